@@ -1,0 +1,55 @@
+"""The ways a tensor's values are stored in a container. One name per decoding rule."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TensorKind(StrEnum):
+    """How the bytes of one tensor become float32 values.
+
+    Tile kinds cover 32 rows x 256 columns per tile; `d`, `m`, `z` are per (row, 32 columns).
+    """
+
+    BF16 = "bf16"
+    F32 = "f32"
+    F16 = "f16"
+    INT8 = "int8"
+    """Plain int8 table [rows, cols] with a `<name>.scale` float32 partner [rows, cols / 32]."""
+    Q4_1 = "q4_1"
+    """5120 B tiles, w = d * q + m, q in 0..15."""
+    Q4_0 = "q4_0"
+    """5120 B tiles, zero m plane, two's complement nibbles: w = d * q, q in -8..7."""
+    Q4NX = "q4nx"
+    """5120 B tiles of dtype "Q4NX": subtractive zero, w = d * (q - z)."""
+    Q4_K = "q4_k"
+    """4736 B tiles, two-level scales: w = S * s * q + M * z."""
+    Q8_A = "q8_a"
+    """8704 B tiles, "column" code layout: byte 512 + c * 32 + r; w = d * q."""
+    Q8_B = "q8_b"
+    """8704 B tiles, "16-lane" layout: byte 512 + (r // 16) * 4096 + c * 16 + r % 16; w = d * q."""
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of one 32 x 256 tile; 0 for kinds that have no tiles."""
+        return _TILE_BYTES.get(self, 0)
+
+    @property
+    def is_tiled(self) -> bool:
+        """Whether the tensor is stored as tiles."""
+        return self in _TILE_BYTES
+
+
+_TILE_BYTES = {
+    TensorKind.Q4_1: 5120,
+    TensorKind.Q4_0: 5120,
+    TensorKind.Q4NX: 5120,
+    TensorKind.Q4_K: 4736,
+    TensorKind.Q8_A: 8704,
+    TensorKind.Q8_B: 8704,
+}
+
+TILE_ROWS = 32
+TILE_COLS = 256
+GROUP_COLS = 32
+"""Columns that share one scale."""

@@ -1,0 +1,41 @@
+"""The plan: one model's program as data, every shape proven. See `model.py`."""
+
+from onebit.plan.model import (
+    PLAN_SCHEMA,
+    Add,
+    Attention,
+    Embed,
+    Glu,
+    Layer,
+    Linear,
+    Op,
+    Plan,
+    Provenance,
+    RmsNorm,
+    Rope,
+    RopeScaling,
+    RopeTable,
+    Softcap,
+    SpecialTokens,
+    TensorRef,
+)
+
+__all__ = [
+    "PLAN_SCHEMA",
+    "Add",
+    "Attention",
+    "Embed",
+    "Glu",
+    "Layer",
+    "Linear",
+    "Op",
+    "Plan",
+    "Provenance",
+    "RmsNorm",
+    "Rope",
+    "RopeScaling",
+    "RopeTable",
+    "Softcap",
+    "SpecialTokens",
+    "TensorRef",
+]
