@@ -1,0 +1,3 @@
+#define ONEBIT_ISA_NAMESPACE ops_avx512
+
+#include "ops_table.inc.h"

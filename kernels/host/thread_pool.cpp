@@ -1,0 +1,135 @@
+#include "thread_pool.h"
+
+#include <algorithm>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace onebit {
+
+namespace {
+
+// About 30 microseconds: longer than the serial work between phases, shorter than a time slice.
+constexpr int kSpins = 1500;
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// Waits until `value` differs from `old` and returns it.
+template <typename T>
+T wait_change(const std::atomic<T>& value, T old) {
+    for (int i = 0; i < kSpins; ++i) {
+        const T now = value.load(std::memory_order_acquire);
+        if (now != old) return now;
+        relax();
+    }
+    for (;;) {
+        value.wait(old, std::memory_order_acquire);
+        const T now = value.load(std::memory_order_acquire);
+        if (now != old) return now;
+    }
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
+}
+
+ThreadPool::~ThreadPool() {
+    stop_.store(true);
+    runs_.fetch_add(1);
+    runs_.notify_all();
+    for (std::thread& thread : workers_) thread.join();
+}
+
+void ThreadPool::run(Phases& phases) {
+    count_ = phases.count();
+    if (count_ > capacity_) {
+        counters_ = std::make_unique<Counter[]>(static_cast<size_t>(count_));
+        capacity_ = count_;
+    }
+    for (int i = 0; i < count_; ++i) {
+        counters_[static_cast<size_t>(i)].next.store(0, std::memory_order_relaxed);
+        counters_[static_cast<size_t>(i)].done.store(0, std::memory_order_relaxed);
+    }
+    phases_ = &phases;
+    advance(-1);
+    if (workers_.empty()) {
+        walk(0);
+        return;
+    }
+    open_.store(true);
+    runs_.fetch_add(1);
+    runs_.notify_all();
+    walk(0);
+    open_.store(false);
+    // A worker counts itself in before it looks at open_: it is either seen here or turns back.
+    for (int spins = 0; inside_.load() != 0; ++spins) {
+        if (spins < kSpins) {
+            relax();
+        } else {
+            std::this_thread::yield();
+        }
+    }
+}
+
+void ThreadPool::worker(int thread) {
+    uint32_t seen = 0;
+    for (;;) {
+        seen = wait_change(runs_, seen);
+        if (stop_.load()) return;
+        inside_.fetch_add(1);
+        if (open_.load()) walk(thread);
+        inside_.fetch_sub(1);
+    }
+}
+
+void ThreadPool::walk(int thread) {
+    int phase = phase_.load(std::memory_order_acquire);
+    while (phase < count_) {
+        Counter& counter = counters_[static_cast<size_t>(phase)];
+        int first = 0;
+        int last = 0;
+        bool finished = false;
+        while (take(counter, first, last)) {
+            phases_->work(phase, first, last, thread);
+            const int taken = last - first;
+            finished = counter.done.fetch_add(taken, std::memory_order_acq_rel) + taken ==
+                       counter.units;
+        }
+        if (finished) advance(phase);
+        phase = finished ? phase_.load(std::memory_order_acquire) : wait_change(phase_, phase);
+    }
+}
+
+bool ThreadPool::take(Counter& counter, int& first, int& last) const {
+    first = counter.next.load(std::memory_order_relaxed);
+    do {
+        const int left = counter.units - first;
+        if (left <= 0) return false;
+        last = first + std::max(1, left / (2 * threads()));
+    } while (!counter.next.compare_exchange_weak(first, last, std::memory_order_relaxed));
+    return true;
+}
+
+void ThreadPool::advance(int phase) {
+    int units = 0;
+    while (++phase < count_) {
+        units = phases_->begin(phase);
+        if (units > 0) {
+            counters_[static_cast<size_t>(phase)].units = units;
+            break;
+        }
+    }
+    phase_.store(phase, std::memory_order_release);
+    if (!workers_.empty()) phase_.notify_all();
+}
+
+}  // namespace onebit
