@@ -180,7 +180,10 @@ class LayerKinds(_Model):
     every: ValueSpec | None = Field(
         default=None, description="Without the list: each `every`-th layer is `last`."
     )
-    last: str | None = None
+    start: Expr | None = Field(
+        default=None, description="Without the list: layers from this index on are `last`."
+    )
+    last: str | None = Field(default=None, description="The kind that `every` or `start` picks.")
     others: str = Field(description="The kind of all other layers.")
 
 
@@ -259,6 +262,11 @@ class Family(_Model):
     )
     params: dict[str, ValueSpec] = Field(
         default_factory=dict, description="Other numbers, flags (0 or 1) and words, in order."
+    )
+    padded: dict[str, Expr] = Field(
+        default_factory=dict,
+        description="Dims that some converters round up, and to what: used when the tensors "
+        "have that size.",
     )
     ropes: dict[str, RopeSpec] = Field(default_factory=dict)
     tensors: dict[str, TensorSpec] = Field(description="Roles outside the layers.")

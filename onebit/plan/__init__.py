@@ -1,5 +1,7 @@
 """The plan: one model's program as data, every shape proven. See `model.py`."""
 
+from onebit.plan.bind import Weights, bind
+from onebit.plan.files import plan_differences, plan_text, read_plan, write_plan
 from onebit.plan.model import (
     PLAN_SCHEMA,
     Add,
@@ -38,4 +40,10 @@ __all__ = [
     "Softcap",
     "SpecialTokens",
     "TensorRef",
+    "Weights",
+    "bind",
+    "plan_differences",
+    "plan_text",
+    "read_plan",
+    "write_plan",
 ]

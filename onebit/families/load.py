@@ -1,0 +1,66 @@
+"""Finds and reads family manifests."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from onebit.families.model import Family
+from onebit.findings import InputError, Where, error
+from onebit.resources import resource_dir
+
+
+def load_family(path: Path) -> Family:
+    """Read one manifest.
+
+    Raises:
+        InputError: not YAML, or not a family manifest; one finding for each wrong field.
+    """
+    where = Where(file=str(path))
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
+        raise InputError(
+            error("family.unreadable", f"cannot be read: {cause}", "mend the YAML", where)
+        ) from cause
+    try:
+        return Family.model_validate(data)
+    except ValidationError as cause:
+        raise InputError(
+            [
+                error(
+                    "family.field",
+                    problem["msg"],
+                    "see `onebit schema family`",
+                    Where(file=str(path), field=".".join(str(p) for p in problem["loc"])),
+                )
+                for problem in cause.errors()
+            ]
+        ) from cause
+
+
+@cache
+def load_families() -> dict[str, Family]:
+    """Return all packaged families by name, in name order."""
+    folder = resource_dir("manifests") / "families"
+    families = (load_family(path) for path in sorted(folder.glob("*.yaml")))
+    return {family.family: family for family in families}
+
+
+def family_for(model_type: str) -> Family | None:
+    """Return the family that matches a config.json's `model_type`, or None."""
+    for family in load_families().values():
+        if model_type in family.match.model_type:
+            return family
+    return None
+
+
+def family_for_arch(arch: str) -> Family | None:
+    """Return the family whose `gguf` section takes a GGUF's `general.architecture`, or None."""
+    for family in load_families().values():
+        if family.gguf is not None and arch in family.gguf.arch:
+            return family
+    return None
