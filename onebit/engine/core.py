@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from onebit.devices.base import Program
 from onebit.engine.batch import Step, Work
+from onebit.engine.draw import Workspace
 from onebit.engine.errors import DeadlineExceeded, EngineStopped
 from onebit.engine.events import Event, FinishEvent, FinishReason, PromptEvent, TokenEvent
 from onebit.engine.handle import GenerationHandle, Outbox, deliver
@@ -50,6 +51,7 @@ class EngineCore:
         self._live: dict[Sequence, None] = {}
         self._next_deadline = float("inf")
         self._outbox: Outbox = {}
+        self._workspace = Workspace(program.info.vocab)
 
     @property
     def busy(self) -> bool:
@@ -78,6 +80,7 @@ class EngineCore:
         """Run one step, if there is anything to run, and send its events."""
         began = self._clock()
         step = self.schedule(began)
+        self.collect()
         inside = 0.0
         if step is not None:
             ready = self._clock()
@@ -123,15 +126,18 @@ class EngineCore:
     def settle(self, step: Step, logits: NDArray[np.float32]) -> None:
         """Take over a step's results: publish pages, choose tokens, finish sequences."""
         now = self._clock()
-        argmax = logits.argmax(axis=1).tolist() if step.prompt_rows == 0 and len(logits) else None
+        plain = any(work.sequence.sampler.takes_argmax for work in step.works)
+        argmax = logits.argmax(axis=1).tolist() if plain and len(logits) else None
         row = 0
         for work in step.works:
-            first, rows = row, work.logits_end - work.logits_start
-            row += max(rows, 0)
+            first, row = row, row + max(work.logits_end - work.logits_start, 0)
             self.scheduler.settle_work(work)
             try:
-                self._settle_work(work, logits[first:row], argmax[first] if argmax else None, now)
+                self._settle_work(
+                    work, logits[first:row], argmax[first:row] if argmax else None, now
+                )
             except OnebitError as problem:
+                log.warning("sequence ended: %s", problem, exc_info=problem.__cause__)
                 self._finish(work.sequence, "error", problem=problem)
 
     def collect(self) -> None:
@@ -173,35 +179,37 @@ class EngineCore:
     # -- one sequence ------------------------------------------------------------------------
 
     def _settle_work(
-        self, work: Work, logits: NDArray[np.float32], argmax: int | None, now: float
+        self, work: Work, logits: NDArray[np.float32], argmax: list[int] | None, now: float
     ) -> None:
+        """Settle one sequence; `logits` and `argmax` are those of its wanted rows."""
         sequence = work.sequence
         if sequence.wants_prompt_logprobs:
-            logits = self._score_prompt(sequence, logits)
+            self._score_prompt(sequence, logits)
         if work.end < sequence.length:
             return
         sequence.mark_prompt_done(now)
         if not work.chooses:
             self._finish(sequence, "length")
             return
-        row = logits[0]
+        row = logits[-1]
         if argmax is not None and sequence.sampler.takes_argmax:
-            require_finite(row[argmax])
-            token = argmax
+            token = argmax[-1]
+            require_finite(row[token])
         else:
-            token = sequence.sampler.choose(row, sequence.length, sequence.generated)
+            token = sequence.sampler.choose(
+                row, sequence.length, sequence.generated, self._workspace
+            )
         self._take_token(sequence, token, row)
 
-    def _score_prompt(self, sequence: Sequence, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Score prompt tokens by the rows before them; return the rows that are left."""
+    def _score_prompt(self, sequence: Sequence, logits: NDArray[np.float32]) -> None:
+        """Score prompt tokens by the rows before them."""
         done, top = sequence.prompt_logprobs_done, sequence.prompt_logprobs or 0
         count = min(len(logits), sequence.n_prompt - len(done))
         for row in logits[:count]:
-            require_finite(row[row.argmax()])
-            done.append(logprob_of(row, int(sequence.tokens[len(done)]), top))
+            token = int(sequence.tokens[len(done)])
+            done.append(logprob_of(row, token, top, self._workspace))
         if not sequence.wants_prompt_logprobs:
             self._emit(sequence, PromptEvent(sequence.choice, tuple(done)))
-        return logits[count:]
 
     def _take_token(self, sequence: Sequence, token: int, row: NDArray[np.float32]) -> None:
         sequence.append(token)
@@ -210,7 +218,9 @@ class EngineCore:
             self._finish(sequence, "stop", stop_token=token)
             return
         sequence.sampler.accept(token)
-        scored = None if sequence.logprobs is None else logprob_of(row, token, sequence.logprobs)
+        scored = None
+        if sequence.logprobs is not None:
+            scored = logprob_of(row, token, sequence.logprobs, self._workspace)
         self._emit(sequence, TokenEvent(sequence.choice, token, scored))
         if sequence.length == sequence.limit:
             self._finish(sequence, "length", context_full=sequence.context_bound)

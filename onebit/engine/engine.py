@@ -75,9 +75,12 @@ class Engine:
         return self._core.failure
 
     def start(self) -> None:
-        """Start the thread. Call once."""
-        self._thread.start()
-        self._refuse = None
+        """Start the thread. Call once, before `close`."""
+        with self._changed:
+            if self._closing:
+                raise EngineStopped(_CLOSED)
+            self._thread.start()
+            self._refuse = None
 
     def submit(self, request: GenerationRequest) -> GenerationHandle:
         """Queue a request and return the handle that gives its events.

@@ -154,11 +154,12 @@ class GenerationRequest:
             )
         if self.deadline is not None and not self.deadline > 0:
             raise invalid("deadline", f"deadline is {self.deadline} s", "use a number above 0")
+        _check_ids("stop_token_ids", self.stop_ids, vocab)
         self.sampling.check(vocab, max_logprobs)
 
 
 def _check_ids(name: str, ids: Sequence[int] | frozenset[int], vocab: int) -> None:
-    for token in ids:
+    for token in (min(ids, default=0), max(ids, default=0)):
         if not 0 <= token < vocab:
             raise invalid(
                 name,

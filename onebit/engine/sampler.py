@@ -7,7 +7,7 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit.engine.draw import Row, best, draw, log_sum_exp, uniform
+from onebit.engine.draw import Peaks, Row, Workspace, draw, log_sum_exp, uniform
 from onebit.engine.errors import ConstraintFailed
 from onebit.engine.events import TokenLogprob
 from onebit.engine.request import Constraint, SamplingParams
@@ -99,30 +99,35 @@ class Sampler:
         self.takes_argmax = self._plain and self._greedy
         """Whether `choose` is the row's largest logit and nothing else."""
 
-    def choose(self, row: Row, position: int, generated: int) -> int:
+    def choose(self, row: Row, position: int, generated: int, workspace: Workspace) -> int:
         """Return the next token.
 
         Args:
             row: Raw logits; not changed.
             position: Position the token will have.
             generated: Tokens generated so far.
+            workspace: Temporaries.
 
         Raises:
             DeviceError: the logits are not finite.
             ConstraintFailed: the constraint raised, or nothing is left to choose.
         """
-        require_finite(row[row.argmax()])
-        adjusted = row if self._plain else self._adjust(row, generated)
+        adjusted = row if self._plain else self._adjust(row, generated, workspace)
         if self._greedy:
-            return int(adjusted.argmax())
+            token = int(adjusted.argmax())
+            self._require_choice(row, adjusted[token])
+            return token
         params = self._params
+        peaks = Peaks(adjusted)
+        self._require_choice(row, peaks.top)
         return draw(
-            adjusted,
+            peaks,
             params.temperature,
             params.top_k,
             params.top_p,
             params.min_p,
             uniform(self._seed, self._choice, position),
+            workspace,
         )
 
     def accept(self, token: int) -> None:
@@ -139,8 +144,15 @@ class Sampler:
             except Exception as problem:
                 raise ConstraintFailed(f"the constraint refused token {token}") from problem
 
-    def _adjust(self, row: Row, generated: int) -> Row:
-        adjusted = row.copy()
+    def _require_choice(self, row: Row, largest: np.float32) -> None:
+        """Check the largest adjusted logit: some token has to be left, and a sound one."""
+        if largest == _NEVER and not self._plain and row.max() > _NEVER:
+            raise ConstraintFailed("every token is banned by logit_bias, bans or the constraint")
+        require_finite(largest)
+
+    def _adjust(self, row: Row, generated: int, workspace: Workspace) -> Row:
+        adjusted = workspace.adjusted
+        np.copyto(adjusted, row)
         if self._counts is not None:
             self._counts.penalise(adjusted, self._params)
         adjusted[self._bias_ids] += self._bias
@@ -149,8 +161,6 @@ class Sampler:
             adjusted[self._early] = _NEVER
         if self._constraint is not None:
             self._mask(adjusted, self._constraint)
-        if adjusted[adjusted.argmax()] == _NEVER:
-            raise ConstraintFailed("every token is banned by logit_bias, bans or the constraint")
         return adjusted
 
     def _mask(self, adjusted: Row, constraint: Constraint) -> None:
@@ -178,10 +188,16 @@ def require_finite(largest: np.float32) -> None:
         )
 
 
-def logprob_of(row: Row, token: int, top: int) -> TokenLogprob:
-    """Return log-softmax(row) of `token` and of the `top` best tokens."""
-    total = log_sum_exp(row)
-    ids = best(row, top) if top else ()
+def logprob_of(row: Row, token: int, top: int, workspace: Workspace) -> TokenLogprob:
+    """Return log-softmax(row) of `token` and of the `top` best tokens.
+
+    Raises:
+        DeviceError: the logits are not finite.
+    """
+    peaks = Peaks(row)
+    require_finite(peaks.top)
+    total = log_sum_exp(peaks, workspace)
+    ids = peaks.best(top) if top else ()
     alternatives = tuple((int(i), float(row[i]) - total) for i in ids)
     return TokenLogprob(token, float(row[token]) - total, alternatives)
 
