@@ -16,6 +16,7 @@ from onebit.families.load import family_for, load_families
 from onebit.families.model import Family
 from onebit.families.program import build_ops
 from onebit.families.rope import rope_table
+from onebit.families.template import PLAIN, Traits
 from onebit.families.tensors import TensorTable, find_tensors, unused_findings
 from onebit.findings import Finding, InputError, Where, error, warning
 from onebit.plan.model import Layer, Plan, Provenance, RopeTable, SpecialTokens
@@ -41,6 +42,7 @@ def derive_plan(
     config: Mapping[str, Any],
     container: Container,
     tokens: SpecialTokens,
+    traits: Traits = PLAIN,
     *,
     family: Family | None = None,
 ) -> Derived:
@@ -50,6 +52,7 @@ def derive_plan(
         config: The parsed config.json.
         container: The model's container; only its header and samples of its data are read.
         tokens: The special tokens, see `tokens.py`.
+        traits: What the chat template tells of the model's output, see `template.py`.
         family: The family to use; by default the one that matches `model_type`.
 
     Raises:
@@ -70,7 +73,7 @@ def derive_plan(
             container, table.used, ("rope_freqs", "rope.short", "rope.long")
         )
         _raise_errors(findings)
-        plan = _assemble(family, scope, config, table, kinds, ropes, tokens, container)
+        plan = _assemble(family, scope, config, table, kinds, ropes, tokens, traits, container)
     except (ExpressionError, ValidationError) as cause:
         findings.append(
             error(
@@ -213,6 +216,7 @@ def _assemble(
     kinds: tuple[str, ...],
     ropes: dict[str, RopeTable],
     tokens: SpecialTokens,
+    traits: Traits,
     container: Container,
 ) -> Plan:
     ops = build_ops(family, scope, table, kinds, ropes)
@@ -231,20 +235,13 @@ def _assemble(
         ),
         epilogue=ops.epilogue,
         tokens=tokens,
-        thinks=_thinks(family, config),
-        tool_format=family.tool_format,
+        thinks=traits.thinks,
+        tool_format=traits.tool_format,
         provenance=Provenance(
             **{
                 name: int(value) if name == "source_bytes" else value
                 for name in Provenance.model_fields
                 if (value := container.metadata.get(name)) is not None
-            }  # type: ignore[arg-type]
+            }
         ),
     )
-
-
-def _thinks(family: Family, config: Mapping[str, Any]) -> bool:
-    if family.thinks is None:
-        return False
-    _, value = first_of(config, family.thinks.key)
-    return bool(family.thinks.default if value is None else value)

@@ -75,20 +75,6 @@ def evaluate(text: str, names: Mapping[str, Number]) -> Number:
     return result
 
 
-def names_in(text: str) -> set[str]:
-    """Return the names that an expression reads; empty when it does not parse."""
-    try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError):
-        return set()
-    called = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and _is_name(n.func)}
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - called
-
-
-def _is_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name)
-
-
 def _value(node: ast.expr, names: Mapping[str, Number]) -> Number:
     match node:
         case ast.Constant(value=bool(flag)):

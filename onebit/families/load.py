@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -19,13 +20,7 @@ def load_family(path: Path) -> Family:
     Raises:
         InputError: not YAML, or not a family manifest; one finding for each wrong field.
     """
-    where = Where(file=str(path))
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
-        raise InputError(
-            error("family.unreadable", f"cannot be read: {cause}", "mend the YAML", where)
-        ) from cause
+    data = _merged(path, ())
     try:
         return Family.model_validate(data)
     except ValidationError as cause:
@@ -40,6 +35,38 @@ def load_family(path: Path) -> Family:
                 for problem in cause.errors()
             ]
         ) from cause
+
+
+def _merged(path: Path, chain: tuple[str, ...]) -> dict[str, Any]:
+    """Return a manifest's data with those it extends merged in."""
+    where = Where(file=str(path))
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
+        raise InputError(
+            error("family.unreadable", f"cannot be read: {cause}", "mend the YAML", where)
+        ) from cause
+    if not isinstance(data, dict):
+        raise InputError(error("family.unreadable", "is not a mapping", "mend the YAML", where))
+    base = data.get("extends")
+    if base is None:
+        return data
+    if not isinstance(base, str) or base in chain:
+        what = f"extends {base!r}: a loop, or not a name"
+        raise InputError(error("family.extends", what, "name another family's file", where))
+    return _merge(_merged(path.parent / f"{base}.yaml", (*chain, base)), data)
+
+
+def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in change.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
 
 
 @cache

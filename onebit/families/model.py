@@ -79,6 +79,8 @@ class TensorSpec(_Model):
 
 
 class EmbedSpec(_Model):
+    """See `onebit.plan.Embed`."""
+
     op: Literal["embed"]
     weight: str
     out: str
@@ -87,6 +89,8 @@ class EmbedSpec(_Model):
 
 
 class RmsNormSpec(_Model):
+    """See `onebit.plan.RmsNorm`."""
+
     op: Literal["rms_norm"]
     input: str
     weight: str
@@ -98,6 +102,8 @@ class RmsNormSpec(_Model):
 
 
 class LinearSpec(_Model):
+    """See `onebit.plan.Linear`."""
+
     op: Literal["linear"]
     role: str
     input: str
@@ -112,6 +118,8 @@ class LinearSpec(_Model):
 
 
 class RopeOpSpec(_Model):
+    """See `onebit.plan.Rope`."""
+
     op: Literal["rope"]
     values: Names
     table: str = Field(description="Rope name, or a layer kind's variable that holds one.")
@@ -120,6 +128,8 @@ class RopeOpSpec(_Model):
 
 
 class AttentionSpec(_Model):
+    """See `onebit.plan.Attention`."""
+
     op: Literal["attention"]
     q: str
     k: str
@@ -135,6 +145,8 @@ class AttentionSpec(_Model):
 
 
 class AddSpec(_Model):
+    """See `onebit.plan.Add`."""
+
     op: Literal["add"]
     a: str
     b: str
@@ -144,6 +156,8 @@ class AddSpec(_Model):
 
 
 class GluSpec(_Model):
+    """See `onebit.plan.Glu`."""
+
     op: Literal["glu"]
     gate: str
     up: str
@@ -153,6 +167,8 @@ class GluSpec(_Model):
 
 
 class SoftcapSpec(_Model):
+    """See `onebit.plan.Softcap`."""
+
     op: Literal["softcap"]
     value: str
     cap: Expr
@@ -213,8 +229,12 @@ class GgufConfig(_Model):
     value: Any = Field(default=None, description="A constant.")
     rows: str | None = Field(default=None, description="Number of rows of this GGUF tensor.")
     absent: str | None = Field(default=None, description="True when this GGUF tensor is absent.")
+    per: str | None = Field(
+        default=None, description="Divide the key's value by this (as `expr`, over config keys)."
+    )
     expr: str | None = Field(
-        default=None, description="Arithmetic over config keys written before this one."
+        default=None,
+        description="Used when no key is there: arithmetic over config keys written before.",
     )
 
 
@@ -250,9 +270,21 @@ class Match(_Model):
     model_type: Names = Field(description="`model_type` values of config.json.")
 
 
+def _allow_extension(schema: dict[str, Any]) -> None:
+    """A file that extends another need not repeat what it inherits."""
+    schema["required"] = ["family"]
+
+
 class Family(_Model):
     """One model family, declared."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_allow_extension)
+
+    extends: str | None = Field(
+        default=None,
+        description="Family whose manifest this one changes: objects are merged key by key, "
+        "anything else is replaced, null removes.",
+    )
     schema_version: Literal[1] = Field(alias="schema", description="Version of this schema.")
     family: str = Field(description="Name; also the file's name.")
     match: Match
@@ -283,5 +315,3 @@ class Family(_Model):
     scales: tuple[str, ...] = Field(
         default=(), description="Scale-like config.json keys that this family knows and applies."
     )
-    thinks: ValueSpec | None = Field(default=None, description="Whether it writes <think> blocks.")
-    tool_format: str | None = None

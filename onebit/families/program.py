@@ -210,5 +210,5 @@ class _Builder:
             gate=spec.gate,
             up=spec.up,
             out=self.write(spec.out, self.width(spec.gate)),
-            act=act,  # type: ignore[arg-type]
+            act=act,
         )

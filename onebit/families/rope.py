@@ -103,17 +103,17 @@ def _typed(
         values.setdefault("original_context", int(scope.numbers["context"]))
         values["short_factor"] = _factors(raw, "short_factor", dim)
         values["long_factor"] = _factors(raw, "long_factor", dim)
-        values.setdefault("attention_factor", _longrope_attention(raw, values, scope))
+        values.setdefault("attention_factor", _longrope_attention(values, scope))
     if kind in ("llama3", "yarn") and not values.get("original_context"):
         raise ValueError("original_max_position_embeddings is missing")
     if kind in ("llama3", "linear", "yarn") and values.get("factor", 0) <= 0:
         raise ValueError("factor is missing or not positive")
     if kind == "yarn":
         values.setdefault("attention_factor", 0.1 * math.log(max(values["factor"], 1.0)) + 1.0)
-    return RopeScaling(kind=kind, **values)  # type: ignore[arg-type]
+    return RopeScaling(kind=kind, **values)
 
 
-def _longrope_attention(raw: Mapping[str, Any], values: Mapping[str, Any], scope: Scope) -> float:
+def _longrope_attention(values: Mapping[str, Any], scope: Scope) -> float:
     """Return sqrt(1 + ln(scale) / ln(original)): Hugging Face's longrope attention factor."""
     original = values["original_context"]
     scale = values.get("factor") or scope.numbers["context"] / original

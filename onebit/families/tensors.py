@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 
 from onebit.container import Container, Entry, TensorKind
+from onebit.container.kinds import TILE_COLS, TILE_ROWS
 from onebit.families.config_json import Scope
 from onebit.families.model import Family, TensorSpec
 from onebit.findings import Finding, InputError, Where, error, note, warning
@@ -14,6 +16,7 @@ from onebit.plan.model import TensorRef
 
 _MEND_CONVERT = "convert the model again, or restore the config.json that came with it"
 _SHOWN = 6
+_WIDE_TILES = (5120, 4736, 8704)
 
 
 @dataclass
@@ -35,7 +38,7 @@ class _Problem:
 
     code: str
     what: str
-    field: str
+    name: str
     layers: list[int] = field(default_factory=list)
 
 
@@ -67,8 +70,8 @@ class _Finder:
         """Add the tensor `name` for `role`, or say why it does not fit."""
         shape = tuple(self.scope.integer(expr) for expr in spec.shape)
         if spec.shape[0] == "vocab":
-            rows = stored_rows(self.container.entries[name])
-            if rows is not None and rows > shape[0]:
+            rows = stored_rows(self.container.entries[name], shape[1])
+            if rows is not None and rows >= shape[0] + TILE_ROWS:
                 shape = (rows, *shape[1:])
         try:
             kind = self.container.kind_of(name, shape)
@@ -88,15 +91,14 @@ class _Finder:
             entry.layers.append(layer)
 
 
-def stored_rows(entry: Entry) -> int | None:
-    """Return how many rows a [rows, cols] tensor stores, when its header shape tells.
-
-    Tiles of 32 rows in a 2-D [tiles, bytes] tensor do not tell; 3-D [N/32, K/256, bytes] does.
-    """
+def stored_rows(entry: Entry, cols: int) -> int | None:
+    """Return how many rows of `cols` a tensor stores, padding included, when its header tells."""
     if entry.dtype in ("BF16", "F16", "F32", "Q4NX") and len(entry.shape) == 2:
         return entry.shape[0]
     if entry.dtype == "I8" and len(entry.shape) == 3:
-        return entry.shape[0] * 32
+        return entry.shape[0] * TILE_ROWS
+    if entry.dtype == "I8" and len(entry.shape) == 2 and entry.shape[1] in _WIDE_TILES:
+        return entry.shape[0] // -(-cols // TILE_COLS) * TILE_ROWS
     return None
 
 
@@ -181,7 +183,7 @@ def _shape_findings(finder: _Finder, layer_count: int) -> list[Finding]:
                 problem.code,
                 what,
                 _MEND_CONVERT,
-                Where(file=str(finder.container.path), field=problem.field),
+                Where(file=str(finder.container.path), field=problem.name),
             )
         )
     return found
@@ -235,7 +237,8 @@ def _extra_layers(finder: _Finder, layer_count: int) -> list[Finding]:
             f"config.json says {layer_count} layers, the file holds {present}",
             _MEND_CONVERT,
             Where(
-                file=str(finder.container.path.parent / "config.json"), field="num_hidden_layers"
+                file=str(Path(finder.container.path).parent / "config.json"),
+                field="num_hidden_layers",
             ),
         )
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,6 @@ from onebit.plan import (
     Softcap,
     Weights,
 )
-from onebit.plan.model import Layer
 
 Array = NDArray[np.float32]
 Values = dict[str, Array]
@@ -63,7 +64,7 @@ class Interpreter:
             self._outer(op, values, batch)
         for index, layer in enumerate(self._plan.layers):
             for op in self._plan.kinds[layer.kind]:
-                self._inner(index, layer, op, values, batch)
+                self._inner(index, op, values, batch)
         wanted = {name: value[batch.logits_for] for name, value in values.items()}
         if len(batch.logits_for) == 0:
             return np.empty((0, self._plan.vocab), np.float32)
@@ -77,7 +78,7 @@ class Interpreter:
         else:
             self._row_op(op, self._weights.outer, values)
 
-    def _inner(self, index: int, layer: Layer, op: Op, values: Values, batch: StepBatch) -> None:
+    def _inner(self, index: int, op: Op, values: Values, batch: StepBatch) -> None:
         if isinstance(op, Rope):
             table = self._plan.ropes[op.table]
             for name in op.values:
@@ -120,4 +121,4 @@ def sequence_runs(sequences: NDArray[np.int32]) -> list[slice]:
     """Return the row range of each sequence in a batch."""
     edges = np.flatnonzero(np.diff(sequences)) + 1
     bounds = [0, *edges.tolist(), len(sequences)]
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    return [slice(a, b) for a, b in pairwise(bounds) if a < b]

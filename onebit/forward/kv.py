@@ -25,10 +25,11 @@ class LayerKv:
             dtype: `f32`, or `bf16` (rounded to nearest even when stored).
         """
         shape = (pages, page_size, op.kv_heads, op.head_dim)
-        storage = np.float32 if dtype == "f32" else np.uint16
-        self._keys = np.zeros(shape, storage)
-        self._values = np.zeros(shape, storage)
+        storage = np.uint16 if dtype == "bf16" else np.float32
+        self._keys: NDArray[np.generic] = np.zeros(shape, storage)
+        self._values: NDArray[np.generic] = np.zeros(shape, storage)
         self._page_size = page_size
+        self._rounded = dtype == "bf16"
 
     def store(self, table: Pages, positions: Pages, k: Array, v: Array) -> None:
         """Write k, v [rows, kv_heads * head_dim] at the sequence's `positions`."""
@@ -43,8 +44,8 @@ class LayerKv:
         return self._decode(self._keys[pages], length), self._decode(self._values[pages], length)
 
     def _encode(self, x: Array) -> NDArray[np.generic]:
-        return x if self._keys.dtype == np.float32 else f32_to_bf16(x)
+        return f32_to_bf16(x) if self._rounded else x
 
     def _decode(self, pages: NDArray[np.generic], length: int) -> Array:
         flat = pages.reshape(-1, *pages.shape[2:])[:length]
-        return flat if flat.dtype == np.float32 else bf16_to_f32(flat)  # type: ignore[return-value]
+        return bf16_to_f32(flat.view(np.uint16)) if self._rounded else flat.view(np.float32)

@@ -25,4 +25,5 @@ def rms_norm(x: Array, weight: Array, eps: float, groups: int = 1, offset: float
     parts = x.reshape(rows, groups, width // groups)
     mean = np.mean(parts.astype(np.float64) ** 2, axis=-1, keepdims=True)
     normed = parts * (1.0 / np.sqrt(mean + eps)).astype(np.float32)
-    return (normed * (weight + np.float32(offset))).reshape(rows, width)
+    scaled: Array = normed * (weight + np.float32(offset))
+    return scaled.reshape(rows, width)

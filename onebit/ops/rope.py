@@ -23,7 +23,9 @@ def inverse_frequencies(table: RopeTable, context: int) -> NDArray[np.float64]:
     Sources: Su et al., "RoFormer", 2021; the scaling kinds as in Hugging Face's
     `modeling_rope_utils`.
     """
-    base = table.theta ** (-np.arange(0, table.dim, 2, dtype=np.float64) / table.dim)
+    base: NDArray[np.float64] = table.theta ** (
+        -np.arange(0, table.dim, 2, dtype=np.float64) / table.dim
+    )
     scaling = table.scaling
     if scaling.kind == "linear":
         return base / scaling.factor
@@ -42,7 +44,8 @@ def _llama3(inverse: NDArray[np.float64], scaling: RopeScaling) -> NDArray[np.fl
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     smooth = (scaling.original_context / wavelength - low) / (high - low)
     smooth = np.clip(smooth, 0.0, 1.0)
-    return (1 - smooth) * inverse / scaling.factor + smooth * inverse
+    mixed: NDArray[np.float64] = (1 - smooth) * inverse / scaling.factor + smooth * inverse
+    return mixed
 
 
 def _yarn(inverse: NDArray[np.float64], table: RopeTable) -> NDArray[np.float64]:

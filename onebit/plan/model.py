@@ -10,13 +10,13 @@ of each.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from onebit.container.kinds import TensorKind
 
-PLAN_SCHEMA = 1
+PLAN_SCHEMA: Final = 1
 """Version of the plan schema that this onebit writes and reads."""
 
 
