@@ -33,7 +33,8 @@ def inverse_frequencies(table: RopeTable, context: int) -> NDArray[np.float64]:
         return _llama3(base, scaling)
     if scaling.kind == "longrope":
         long = context > scaling.original_context > 0
-        return base / np.asarray(scaling.long_factor if long else scaling.short_factor)
+        factors = np.asarray(scaling.long_factor if long else scaling.short_factor, np.float64)
+        return base / factors
     if scaling.kind == "yarn":
         return _yarn(base, table)
     return base
