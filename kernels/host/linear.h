@@ -11,7 +11,8 @@
 //   Columns beyond `cols` count as zero activations. Groups of 32 columns that begin at or beyond
 //   `cols` are neither read nor computed. For one row x and one output n:
 //
-//   F32, tiled kinds: w[c] is the weight as the container decodes it (float32).
+//   F32, tiled kinds: w[c] is the weight as the container decodes it (float32). A tile here is 256
+//   columns of 32 rows, also for the two kinds whose stored tiles are narrower.
 //     per tile: p0, p1 = 0; for c ascending: p[c % 2] = fma(w[c], x[c], p[c % 2])
 //     y = 0; for tiles ascending: y = y + (p0 + p1)
 //   F32, dense kinds (BF16, F32, F16, INT8; no tiles): sixteen sums by c % 16,
@@ -26,7 +27,7 @@
 //     y = 0; for groups ascending:
 //       y = fma(d, float(sum q[c] * code[c]) * xs, y)
 //       y = fma(m, float(sum q[c]) * xs, y)        kinds with a zero term
-//   I16, I8: `code` is signed for Q4_0, Q8_A and Q8_B, else unsigned; `d`, `m` are float32 values
+//   I16, I8: `code` is signed for Q4_0 and the Q8 kinds, else unsigned; `d`, `m` are float32 values
 //     (all products exact): Q4NX d, -(d * z); Q4_K S * s, M * z. A block with a < 2^-100 counts
 //     as zero. A block with an infinity or NaN makes all outputs of its row NaN.
 //   At the end: y = y + bias (if there is one); y = y * scale (if it is not 1).
@@ -44,11 +45,13 @@ constexpr int kTileCols = 256;
 constexpr int kGroupCols = 32;
 
 // As onebit.container.kinds.TensorKind.
-enum class Kind : uint8_t { BF16, F32, F16, INT8, Q4_1, Q4_0, Q4NX, Q4_K, Q8_A, Q8_B };
+enum class Kind : uint8_t {
+    BF16, F32, F16, INT8, Q4_1, Q4_0, Q4NX, Q4_K, Q8_A, Q8_B, Q4_1_X64, Q8_IN_Q4
+};
 
 struct Weight {
     Kind kind;
-    const uint8_t* data;  // tiled: row-major tiles [ceil(rows/32)][ceil(cols/256)]; else [rows][cols]
+    const uint8_t* data;  // tiled: row-major tiles [row blocks][column blocks]; else [rows][cols]
     const float* scale;   // INT8: [rows][ceil(cols/32)]; else null
     int32_t rows;         // out_features
     int32_t cols;         // in_features
@@ -56,8 +59,8 @@ struct Weight {
 
 enum class Numerics : uint8_t { F32, I16, I8 };
 
-// Bytes of one tile; 0 for dense kinds.
-int tile_bytes(Kind kind);
+// Whether the kind is stored as tiles.
+bool is_tiled(Kind kind);
 
 // Bytes `data` spans.
 size_t weight_bytes(const Weight& weight);
