@@ -224,7 +224,7 @@ inline float largest(Vec a) {
   return lanes[0];
 }
 
-// e^x within 1 ulp for finite results; below -104 it is 0, above 88.73 infinity; NaN stays NaN.
+// e^x within 1.1 ulp for finite results; below -104 it is 0, above 88.73 infinity; NaN stays NaN.
 // x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), p fitted at Chebyshev nodes.
 inline Vec exp(Vec x) {
   x = max(all(-104.0F), min(all(89.0F), x));

@@ -156,7 +156,7 @@ class CpuProgram:
             device="cpu",
             numerics=options.numerics,
             threads=options.threads,
-            vocab=plan.values[compiled.LOGITS],
+            vocab=plan.vocab,
             options=options,
             detail={"isa": isa, "kv_bytes": str(self._native.kv_bytes)},
         )
@@ -180,7 +180,7 @@ class CpuProgram:
         self._native.step(
             batch.tokens, batch.positions, batch.sequences, batch.page_tables, batch.logits_for
         )
-        return self._logits[: batch.logits_for.size]
+        return self._logits[: batch.logits_for.size, : self.info.vocab]
 
     def close(self) -> None:
         """Free everything; logits handed out stay readable while they are held."""
