@@ -4,7 +4,7 @@ Knows tensors and bytes; knows nothing of models, plans or serving.
 """
 
 from onebit.container.decode import decode, decode_rows, iter_blocks, planes, row_blocks
-from onebit.container.header import Entry
+from onebit.container.entry import Entry
 from onebit.container.kinds import TensorKind, tensor_bytes, tile_grid
 from onebit.container.reader import Container
 from onebit.container.view import TensorView

@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from onebit.container import detect
-from onebit.container.header import LOGICAL_DTYPE, Entry, show
+from onebit.container.entry import LOGICAL_DTYPE, Entry, show
 from onebit.container.kinds import TensorKind, rows_and_cols, tensor_bytes, tile_grid
 from onebit.container.view import TensorView
 from onebit.findings import Finding, InputError, Where, error

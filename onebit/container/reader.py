@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit.container import fit
-from onebit.container.header import Entry, read_header, show
+from onebit.container.entry import Entry, show
+from onebit.container.header import read_header
 from onebit.container.kinds import GROUP_COLS, TensorKind, rows_and_cols, tensor_bytes
 from onebit.container.view import TensorView
 from onebit.findings import Finding, InputError, Where, error

@@ -18,7 +18,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit.container.header import MAX_HEADER_BYTES, METADATA_KEY, PREFIX_BYTES
+from onebit.container.entry import METADATA_KEY
+from onebit.container.header import MAX_HEADER_BYTES, PREFIX_BYTES
 from onebit.findings import InputError, Where, error
 
 ALIGNMENT = 64

@@ -9,6 +9,7 @@ reads them at any byte address.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -148,7 +149,7 @@ class SomeRows:
 
     def metas(self, field: str) -> NDArray[Any]:
         """See `TileRows.metas`."""
-        return self._tiles[field][self._block, :, :, self._row].reshape(len(self._row), -1)
+        return _flat(self._tiles[field][self._block, :, :, self._row])
 
     def per_row(self, field: str) -> NDArray[Any]:
         """See `TileRows.per_row`."""
@@ -158,13 +159,13 @@ class SomeRows:
         """See `TileRows.codes8`."""
         codes = self._tiles["q"]
         half, lane = np.divmod(self._row, codes.shape[4])
-        return codes[self._block, :, half, :, lane].reshape(len(self._row), -1)
+        return _flat(codes[self._block, :, half, :, lane])
 
     def codes4(self) -> NDArray[np.uint8]:
         """See `TileRows.codes4`."""
         codes = self._tiles["q"]
         half, row = np.divmod(self._row, 2 * codes.shape[4])
-        pairs = codes[self._block, :, half, :, row // 2].reshape(len(self._row), -1)
+        pairs = _flat(codes[self._block, :, half, :, row // 2])
         shift = (row % 2 * 4).astype(np.uint8)
         return (pairs >> shift[:, None]) & np.uint8(15)
 
@@ -221,6 +222,11 @@ def put_codes4(tiles: NDArray[np.void], codes: NDArray[np.uint8]) -> None:
     grid = full.reshape(blocks, halves, lanes, 2, across, cols)
     pairs = grid[:, :, :, 0] | (grid[:, :, :, 1] << 4)
     tiles["q"] = pairs.transpose(0, 3, 1, 4, 2)
+
+
+def _flat(values: NDArray[Any]) -> NDArray[Any]:
+    """Join all axes but the first; works for no rows too."""
+    return values.reshape(len(values), prod(values.shape[1:]))
 
 
 def _padded(values: NDArray[Any], rows: int, cols: int) -> NDArray[Any]:
