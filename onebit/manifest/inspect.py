@@ -31,7 +31,11 @@ Progress = Callable[[int, int], None]
 
 
 def inspect_directory(
-    directory: Path, *, deep: bool = False, progress: Progress | None = None
+    directory: Path,
+    *,
+    deep: bool = False,
+    progress: Progress | None = None,
+    stored_plan: bool = True,
 ) -> ContainerManifest:
     """Return the manifest of a model directory; what is wrong stands in its findings.
 
@@ -39,13 +43,14 @@ def inspect_directory(
         directory: A directory, or the path of the model.q4nx in one.
         deep: Read every tile, not only headers and samples.
         progress: Told how far a deep read is.
+        stored_plan: Use and check plan.json if it is there; else derive the plan in any case.
     """
     if directory.name == CONTAINER and directory.is_file():
         directory = directory.parent
     place = _directory_finding(directory)
     if place is not None:
         return ContainerManifest(path=str(directory), findings=(place,))
-    return _Inspection(directory).run(deep=deep, progress=progress)
+    return _Inspection(directory, stored_plan).run(deep=deep, progress=progress)
 
 
 def _directory_finding(directory: Path) -> Finding | None:
@@ -70,8 +75,9 @@ def _directory_finding(directory: Path) -> Finding | None:
 class _Inspection:
     """One directory's inspection; each step adds to the findings and goes on."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stored_plan: bool) -> None:
         self.directory = directory
+        self.stored_plan = stored_plan
         self.findings: list[Finding] = []
 
     def run(self, *, deep: bool, progress: Progress | None) -> ContainerManifest:
@@ -129,6 +135,8 @@ class _Inspection:
         if derived is not None:
             self.findings += derived.findings
         path = self.directory / "plan.json"
+        if not self.stored_plan:
+            return (derived.plan, "derived") if derived is not None else (None, None)
         if not path.exists():
             if derived is None:
                 return None, None
