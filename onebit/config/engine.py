@@ -13,13 +13,15 @@ from onebit.config.values import Bytes, Section
 class EngineConfig(Section):
     """`engine:` of serve.yaml: how requests share the model."""
 
-    kv_memory: Annotated[Bytes, Honoured(unit="bytes")] = Field(
+    kv_memory: Annotated[Bytes, Honoured(routes=PLANNED, unit="bytes")] = Field(
         default=0,
         ge=0,
-        description="Memory for the KV cache. 0: as much as max_sequences full contexts need, at "
-        "most half of the free memory.",
+        description="Memory for the KV cache. 0: one full context, at least 1 GiB, at most half "
+        "of the free memory.",
     )
-    kv_dtype: Annotated[Literal["f32", "bf16"], Honoured(routes=PLANNED, devices=("cpu",))] = Field(
+    kv_dtype: Annotated[
+        Literal["f32", "bf16"], Honoured(routes=PLANNED, devices=("cpu", "reference"))
+    ] = Field(
         default="f32",
         description="How keys and values are kept; bf16 halves the memory at a small error.",
     )

@@ -15,6 +15,6 @@ DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
 DEVICE_NUMERICS: dict[DeviceName, tuple[NumericsName, ...]] = {
     "cpu": ("f32", "i16", "i8"),
     "npu": ("int8-npu",),
-    "reference": ("f32", "i16", "i8", "int8-npu"),
+    "reference": ("f32",),
 }
 """The arithmetics that each device can do, beside `auto`."""
