@@ -200,6 +200,7 @@ def _encodable(text: str) -> bool:
 
 
 def type_name(value: Any) -> str:
+    """Name the JSON type of a value, for messages."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
     names |= {int: "a number", float: "a number", type(None): "nothing", StrictObject: "an object"}
     return names[type(value)]

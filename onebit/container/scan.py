@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,8 @@ class ScaleScan:
         nonfinite: Stored scales and zeros (or values) that are NaN or infinite.
         absurd: Scales of magnitude above `ABSURD_SCALE`; always 0 for plain tensors.
         max_abs: Greatest finite magnitude of a scale (or value).
-        first_bad: Byte offset inside the tensor of the first non-finite one; None without any.
+        first_bad: Byte offset inside the tensor of the first non-finite one; None without any,
+            and for int8 tables, whose scales are a tensor of their own.
     """
 
     count: int
@@ -194,23 +195,24 @@ def _first_bad(view: TensorView, fields: Sequence[str]) -> int:
 
 def _scan_plain(view: TensorView, base: int) -> ScaleScan:
     if view.scale is not None:
-        return _scan_floats(view.scale, ABSURD_SCALE, None)
+        return _scan_floats(view.scale, ABSURD_SCALE)
     values = plain.values(view.kind, plain.stored_matrix(view), None)
-    return _scan_floats(values, np.inf, base)
+    found = _scan_floats(values, np.inf)
+    if not found.nonfinite:
+        return found
+    first = int(np.flatnonzero(~np.isfinite(values))[0])
+    return replace(found, first_bad=base + first * (view.data.size // values.size))
 
 
-def _scan_floats(values: NDArray[np.float32], limit: float, base: int | None) -> ScaleScan:
+def _scan_floats(values: NDArray[np.float32], limit: float) -> ScaleScan:
     finite = np.isfinite(values)
     bad = int(values.size - finite.sum())
     sizes = np.abs(values[finite])
-    first = None
-    if bad and base is not None:
-        first = base + int(np.flatnonzero(~finite)[0]) * values.itemsize
     return ScaleScan(
         values.size,
         int((values == 0).sum()),
         bad,
         int((sizes > limit).sum()),
         float(sizes.max(initial=0.0)),
-        first,
+        None,
     )
