@@ -131,7 +131,8 @@ class NullProgram:
         seen = int(batch.positions[row]) + 1
         table = batch.page_tables[batch.sequences[row], : -(-seen // size)].astype(np.int64)
         slots = (table[:, None] * size + np.arange(size)).reshape(-1)[:seen]
-        total = self._marks[slots].sum(dtype=np.uint64)
+        places = np.arange(seen, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        total = _mix(self._marks[slots] ^ places).sum(dtype=np.uint64)
         vocab = self.info.vocab
         shift = int(_mix(total.reshape(1))[0]) % vocab
         out[:] = self._base[shift : shift + vocab]

@@ -5,8 +5,8 @@ are read in order of arrival; when pages run out, the latest arrival gives up it
 chosen tokens and goes back to the head of the queue. The earliest sequence never loses anything,
 and any one sequence fits into the pages, so the engine always makes progress.
 
-Prompts that begin alike are read once: a page that an earlier sequence is about to compute is
-claimed by it, and later ones wait for it to be published.
+Prompts that begin alike are read once: a sequence waits while one that arrived earlier is about
+to compute its very next page.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Scheduler:
         self._slots = list(range(self.max_sequences - 1, -1, -1))
         width = -(-self.context // self.page_size)
         self._tables = np.full((self.max_sequences, width), -1, np.int32)
-        self._claims: dict[bytes, Sequence] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
@@ -65,8 +64,6 @@ class Scheduler:
         while (sequence.published + 1) * self.page_size <= sequence.computed:
             key = sequence.key(sequence.published)
             self.pool.publish(sequence.pages[sequence.published], key)
-            if self._claims.get(key) is sequence:
-                del self._claims[key]
             sequence.published += 1
 
     def finish(self, sequence: Sequence) -> None:
@@ -116,18 +113,12 @@ class Scheduler:
         self.running.append(sequence)
         for page in hits:
             self._take_cached(sequence, page)
-        if not sequence.wants_prompt_logprobs:
-            for index in range(len(hits), sequence.shareable_pages):
-                self._claims.setdefault(sequence.key(index), sequence)
         if not sequence.started:
             self._counters.prompt_tokens += sequence.n_prompt
         sequence.mark_started(now)
 
     def _take_cached(self, sequence: Sequence, page: int) -> None:
         self.pool.hold(page)
-        key = sequence.key(len(sequence.pages))
-        if self._claims.get(key) is sequence:
-            del self._claims[key]
         self._attach(sequence, page)
         sequence.computed += self.page_size
         sequence.published += 1
@@ -141,12 +132,15 @@ class Scheduler:
         generating = len(works)
         budget = min(self.pace.rows(generating), self._max_rows - generating)
         logit_rows = self._logit_rows
+        ahead: list[Sequence] = []
         for sequence in tuple(self.running):
             if budget <= 0:
                 return
             if sequence.state is not State.RUNNING or sequence in works:
                 continue
-            if self._waits_for_page(sequence):
+            waits = self._waits_for_page(sequence, ahead)
+            ahead.append(sequence)
+            if waits:
                 continue
             count = min(budget, sequence.pending)
             if sequence.wants_prompt_logprobs:
@@ -158,17 +152,21 @@ class Scheduler:
             works[sequence] = Work(sequence, sequence.computed, count, False)
             budget -= count
 
-    def _waits_for_page(self, sequence: Sequence) -> bool:
-        """Take pages that were published since; say whether the next is another's to compute."""
+    def _waits_for_page(self, sequence: Sequence, ahead: list[Sequence]) -> bool:
+        """Take pages that were published since; say whether one `ahead` will compute the next."""
         if sequence.wants_prompt_logprobs:
             return False
         while len(sequence.pages) < sequence.shareable_pages:
             if len(sequence.pages) * self.page_size != sequence.computed:
                 return False
-            key = sequence.key(len(sequence.pages))
+            index = len(sequence.pages)
+            key = sequence.key(index)
             page = self.pool.find(key)
             if page is None:
-                return self._claims.get(key, sequence) is not sequence
+                return any(
+                    other.published <= index < other.shareable_pages and other.key(index) == key
+                    for other in ahead
+                )
             self._take_cached(sequence, page)
         return False
 
@@ -208,4 +206,3 @@ class Scheduler:
         self._slots.append(sequence.slot)
         sequence.slot = -1
         self.pool.release(sequence.drop_pages(), sequence.keep)
-        self._claims = {k: s for k, s in self._claims.items() if s is not sequence}
