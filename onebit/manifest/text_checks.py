@@ -135,6 +135,8 @@ def check_template(directory: Path, path: Path, plan: Plan) -> list[Finding]:
     except TemplateError as cause:
         what = f"the chat template fails on one user message: {cause}"
         return [error("template.fails", what, "use the template of the original model", where)]
+    finally:
+        text.close()
     found = []
     if not ids or "Hello" not in prompt:
         what = "the chat template drops the user's message"
