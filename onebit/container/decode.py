@@ -12,8 +12,8 @@ from onebit.container.codecs.tiles import AllRows, Planes, SomeRows, TileRows
 from onebit.container.kinds import TensorKind
 from onebit.container.view import TensorView
 
-BLOCK_VALUES = 1 << 22
-"""Float32 values decoded at a time, so that working memory stays at some tens of MB."""
+BLOCK_VALUES = 1 << 20
+"""Float32 values decoded at a time, so that working memory stays at some MB."""
 
 _EIGHT_BIT = (TensorKind.Q8_A, TensorKind.Q8_B, TensorKind.Q8_IN_Q4)
 

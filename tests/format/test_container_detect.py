@@ -18,6 +18,7 @@ from onebit.container.detect import (
     q8_layout,
     sample_tiles,
     tie,
+    tile_runs,
     zero_convention,
 )
 from onebit.container.scan import compare, scan_padding, scan_scales
@@ -47,7 +48,7 @@ class TestZeroConvention:
     def test_told(self, kind: TensorKind, verdict: str) -> None:
         found = zero_convention(view_of(kind, weights()))
         assert found.verdict == verdict
-        assert found.groups == 256 * 18
+        assert found.groups == 256 * 18  # all 24 tiles, without the padding
 
     def test_ratio_of_repacked_q4_0_is_minus_eight(self) -> None:
         signed = q4.quantize_q4_0(weights())
@@ -149,6 +150,16 @@ def test_samples_are_tiles_of_the_tensor() -> None:
     picked = [tile.tobytes() for tile in sample.data.reshape(-1, 5120)]
     assert len(set(picked)) == 16
     assert set(picked) <= tiles
+
+
+def test_runs_cover_every_tile_once() -> None:
+    view, tiles = edited(view_of(K.Q4_1, weights((320, 576))))
+    tiles["m"][7, 2] = tiles["d"][7, 2]  # one bad tile among thirty
+    runs = list(tile_runs(view, 8))
+    assert [run.rows // 32 for run in runs] == [8, 8, 8, 6]
+    np.testing.assert_array_equal(np.concatenate([run.data for run in runs]), view.data)
+    shares = [zero_convention(run, 8).copied_share for run in runs]
+    assert shares == [0, 0, 1 / 8, 0]
 
 
 class TestScan:

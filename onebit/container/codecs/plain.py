@@ -60,7 +60,7 @@ def pack(kind: TensorKind, weights: NDArray[np.float32]) -> NDArray[np.uint8]:
 def quantize_int8(
     weights: NDArray[np.float32],
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Quantise float32 [rows, cols] to an int8 table.
+    """Quantise finite float32 [rows, cols] to an int8 table.
 
     scale = max(amax / 127, 1e-8) per 32 columns, q = clip(rint(w / scale), +-127).
 

@@ -65,7 +65,7 @@ def pack(kind: TensorKind, planes: Planes) -> NDArray[np.uint8]:
 
 
 def quantize(weights: NDArray[np.float32]) -> Planes:
-    """Quantise float32 [rows, cols] to q4_1 planes.
+    """Quantise finite float32 [rows, cols] to q4_1 planes.
 
     m is the group's least value rounded down to bfloat16, d = (greatest - m) / 15 rounded up, so
     that the codes cover the whole group; q = rint((w - m) / d). A constant group has d = 0 and m
@@ -85,7 +85,7 @@ def quantize(weights: NDArray[np.float32]) -> Planes:
 
 
 def quantize_q4_0(weights: NDArray[np.float32]) -> Planes:
-    """Quantise float32 [rows, cols] to signed q4_0 planes.
+    """Quantise finite float32 [rows, cols] to signed q4_0 planes.
 
     d = (value of the greatest magnitude) / -8 rounded to bfloat16, so that it takes code -8;
     q = clip(rint(w / d), -8, 7). This is the rule of GGML's Q4_0.

@@ -137,7 +137,7 @@ def fit_two_levels(
 
 
 def quantize(weights: NDArray[np.float32]) -> KPlanes:
-    """Quantise float32 [rows, cols]: q4_1 groups with zeros <= 0, two levels, codes refitted.
+    """Quantise finite float32 [rows, cols]: groups with zeros <= 0, two levels, codes refitted.
 
     Groups of positive values alone take the zero 0, because M has one sign for 256 columns.
     """

@@ -46,7 +46,7 @@ def pack(kind: TensorKind, planes: Planes) -> NDArray[np.uint8]:
 
 
 def quantize(weights: NDArray[np.float32]) -> Planes:
-    """Quantise float32 [rows, cols]: d = amax / 127 to bfloat16, q = clip(rint(w / d), +-127)."""
+    """Quantise finite float32: d = amax / 127 to bfloat16, q = clip(rint(w / d), +-127)."""
     groups, _ = grouped(weights)
     d = bf16_to_f32(f32_to_bf16(np.abs(groups).max(axis=2) / np.float32(127)))
     step = np.where(d > 0, d, np.float32(1))
