@@ -13,6 +13,9 @@ from onebit.families.model import Family
 from onebit.findings import InputError, Where, error
 from onebit.resources import resource_dir
 
+# libyaml's loader where PyYAML was built with it: ten times as fast, and as safe.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 def load_family(path: Path) -> Family:
     """Read one manifest.
@@ -41,7 +44,7 @@ def _merged(path: Path, chain: tuple[str, ...]) -> dict[str, Any]:
     """Return a manifest's data with those it extends merged in."""
     where = Where(file=str(path))
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506 - safe ones
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
         raise InputError(
             error("family.unreadable", f"cannot be read: {cause}", "mend the YAML", where)
