@@ -1,0 +1,24 @@
+"""JSON bytes for replies and server-sent events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+encode_json = msgspec.json.Encoder().encode
+"""Return a JSON value as UTF-8 bytes."""
+
+DONE = b"data: [DONE]\n\n"
+PING = b":\n\n"
+"""An SSE comment: keeps a silent connection alive."""
+
+
+def event(value: Any) -> bytes:
+    """Return one unnamed server-sent event."""
+    return b"data: " + encode_json(value) + b"\n\n"
+
+
+def named_event(value: dict[str, Any]) -> bytes:
+    """Return one server-sent event named after its `type`."""
+    return b"event: " + value["type"].encode() + b"\ndata: " + encode_json(value) + b"\n\n"

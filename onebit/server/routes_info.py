@@ -1,0 +1,271 @@
+"""The routes that tell about the server and its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, get, post
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from onebit import __version__
+from onebit.server.context import Context
+from onebit.server.errors import ApiError, bad_request
+from onebit.server.job import check_model
+from onebit.server.messages import ignored_in
+from onebit.server.prepare import encode_chat, ignored_kwargs, render
+from onebit.server.reply import JsonReply, send_bytes
+from onebit.server.requests import (
+    ChatRequest,
+    DetokenizeRequest,
+    TemplateRequest,
+    TokenizeRequest,
+)
+from onebit.server.state import ServedModel, ServerState
+
+
+def health_of(state: ServerState) -> tuple[int, dict[str, Any]]:
+    """Return status and body of /health. Busy is healthy; only 200 means ready."""
+    served = state.served
+    if state.failure:
+        return 503, {"status": "failed", "findings": [str(f) for f in state.failure]}
+    if state.draining:
+        return 503, {"status": "shutting_down"}
+    if served is None:
+        progress = {"done": round(state.progress, 3), "doing": state.doing}
+        return 503, {
+            "status": "loading",
+            "progress": progress,
+            "error": {"message": "Loading model", "type": "unavailable_error", "code": 503},
+        }
+    broken = served.engine.failure
+    if broken is not None:
+        return 503, {"status": "failed", "findings": [str(f) for f in broken.findings]}
+    return 200, {
+        "status": "ok",
+        "model": served.model_id,
+        **served.facts,
+        "version": __version__,
+    }
+
+
+@get(["/health", "/v1/health"])
+async def health(request: Request[Any, Any, Any]) -> ASGIApp:
+    """Tell whether the server can answer."""
+    status, body = health_of(Context.of(request).state)
+    return JsonReply(body, status)
+
+
+def model_entry(served: ServedModel) -> dict[str, Any]:
+    """Return the entry of the model list."""
+    dims = served.plan.dims
+    return {
+        "id": served.model_id,
+        "aliases": list(served.aliases),
+        "tags": [],
+        "object": "model",
+        "created": served.created,
+        "owned_by": "onebit",
+        "meta": {
+            "n_ctx": served.engine.context,
+            "n_ctx_train": served.plan.context,
+            "n_vocab": served.plan.vocab,
+            "n_embd": dims.get("hidden", 0),
+        },
+    }
+
+
+@get(["/v1/models", "/models"])
+async def models(request: Request[Any, Any, Any]) -> ASGIApp:
+    """List the one model that is served."""
+    served = Context.of(request).state.require()
+    return JsonReply({"object": "list", "data": [model_entry(served)]})
+
+
+@get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])
+async def model(request: Request[Any, Any, Any], model_id: str) -> ASGIApp:
+    """Describe a model by its name."""
+    served = Context.of(request).state.require()
+    check_model(served, model_id.removeprefix("/"), "refuse")
+    return JsonReply(model_entry(served))
+
+
+@post(["/tokenize", "/v1/tokenize"])
+async def tokenize(request: Request[Any, Any, Any]) -> ASGIApp:
+    """Return the tokens of a text or a chat."""
+    context = Context.of(request)
+    served, body = await context.read(request, TokenizeRequest)
+    headers = context.headers(body.ignored())
+    ids = await _tokens_of(context, served, body)
+    made: dict[str, Any] = {
+        "tokens": ids,
+        "count": len(ids),
+        "max_model_len": served.engine.context,
+    }
+    if body.with_pieces:
+        made["tokens"] = [{"id": i, "piece": _piece(served, i)} for i in ids]
+    return JsonReply(made, headers=headers)
+
+
+async def _tokens_of(context: Context, served: ServedModel, body: TokenizeRequest) -> list[int]:
+    if body.messages is not None:
+        chat = TemplateRequest.read(
+            {"messages": [m.model_dump(exclude_none=True) for m in body.messages]}
+            | {"chat_template_kwargs": body.chat_template_kwargs}
+        )
+        prompt = await render(context.state, served, chat, None)
+        return await encode_chat(context.state, served, prompt)
+    text = body.content if body.content is not None else body.prompt
+    if text is None:
+        raise bad_request("content", "content is required.", "missing_required_parameter")
+    if body.add_special is not None:
+        special = body.add_special
+    else:  # `prompt` is the field of servers that add special tokens by themselves
+        special = bool(body.add_special_tokens) or (
+            body.add_special_tokens is None and body.content is None
+        )
+    return served.text.encode(text, add_special=special)
+
+
+def _piece(served: ServedModel, token: int) -> str | list[int]:
+    """Return a token's text, or its bytes when they are no text by themselves."""
+    piece = served.text.tokens.piece(token)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+@post(["/detokenize", "/v1/detokenize"])
+async def detokenize(request: Request[Any, Any, Any]) -> ASGIApp:
+    """Return the text of tokens, special ones included."""
+    context = Context.of(request)
+    served, body = await context.read(request, DetokenizeRequest)
+    for token in body.tokens:
+        if not 0 <= token < served.text.vocab:
+            raise bad_request(
+                "tokens", f"tokens holds {token}; token ids are 0 to {served.text.vocab - 1}."
+            )
+    text = served.text.decode(body.tokens, special=True)
+    return JsonReply({"content": text, "prompt": text}, headers=context.headers(body.ignored()))
+
+
+@post(["/apply-template", "/v1/apply-template"])
+async def apply_template(request: Request[Any, Any, Any]) -> ASGIApp:
+    """Return the prompt that a chat becomes."""
+    context = Context.of(request)
+    served, body = await context.read(request, TemplateRequest)
+    ignored = body.ignored() + ignored_in(body.messages, body.tools or [])
+    headers = context.headers(ignored + ignored_kwargs(served, body))
+    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or []]
+    prompt = await render(context.state, served, body, tools or None)
+    return JsonReply({"prompt": prompt}, headers=headers)
+
+
+@post(
+    [
+        "/v1/chat/completions/input_tokens",
+        "/chat/completions/input_tokens",
+    ]
+)
+async def chat_tokens(request: Request[Any, Any, Any]) -> ASGIApp:
+    """Count the tokens of a chat's prompt."""
+    context = Context.of(request)
+    served, body = await context.read(request, ChatRequest)
+    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or []]
+    prompt = await render(context.state, served, body, tools or None)
+    ids = await encode_chat(context.state, served, prompt)
+    return JsonReply({"object": "response.input_tokens", "input_tokens": len(ids)})
+
+
+@get(["/props", "/v1/props"])
+async def props(request: Request[Any, Any, Any]) -> ASGIApp:
+    """Describe the server as llama-server does."""
+    served = Context.of(request).state.require()
+    template = served.text.template
+    return JsonReply(
+        {
+            "default_generation_settings": {
+                "n_ctx": served.engine.context,
+                "params": {"seed": None, **served.text.defaults},
+            },
+            "total_slots": served.engine.max_sequences,
+            "model_alias": served.model_id,
+            "model_path": served.path,
+            "chat_template": template.source if template else "",
+            "bos_token": served.text.template_tokens.get("bos_token", ""),
+            "eos_token": served.text.template_tokens.get("eos_token", ""),
+            "build_info": f"onebit-{__version__}",
+        }
+    )
+
+
+@get(["/slots", "/v1/slots"])
+async def slots(request: Request[Any, Any, Any]) -> ASGIApp:
+    """List the places for sequences; which one a sequence has is of no meaning here."""
+    served = Context.of(request).state.require()
+    running = served.engine.stats().running
+    return JsonReply(
+        [
+            {"id": i, "n_ctx": served.engine.context, "is_processing": i < running}
+            for i in range(served.engine.max_sequences)
+        ]
+    )
+
+
+@post(["/slots/{slot:int}", "/v1/slots/{slot:int}"])
+async def slot_action(slot: int) -> ASGIApp:
+    """Refuse slot files: prefixes are cached by content, not by slot."""
+    raise ApiError(
+        501,
+        f"Slot {slot} cannot be saved, restored or erased: onebit has no --slot-save-path; "
+        "prefixes are cached by their content.",
+        code="not_supported",
+    )
+
+
+@get(["/metrics"])
+async def metrics(request: Request[Any, Any, Any]) -> ASGIApp:
+    """Give all metrics in Prometheus' text format."""
+    text = Context.of(request).metrics.text()
+
+    async def reply(_scope: Scope, _receive: Receive, send: Send) -> None:
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        await send_bytes(send, text, 200, {"content-type": kind})
+
+    return reply
+
+
+_REFUSED = {
+    "embeddings": ["/v1/embeddings", "/embeddings", "/embedding"],
+    "reranking": ["/v1/rerank", "/rerank", "/reranking", "/v1/reranking"],
+    "infilling": ["/infill"],
+    "audio": ["/v1/audio/transcriptions", "/v1/audio/speech"],
+    "images": ["/v1/images/generations"],
+    "moderations": ["/v1/moderations"],
+}
+
+
+def _refused(what: str, paths: list[str]) -> Any:
+    @post(paths, name=f"refused-{what}")
+    async def refuse() -> ASGIApp:
+        raise ApiError(
+            501, f"This server generates text; {what} is not supported.", code="not_supported"
+        )
+
+    return refuse
+
+
+INFO = [
+    health,
+    models,
+    model,
+    tokenize,
+    detokenize,
+    apply_template,
+    chat_tokens,
+    props,
+    slots,
+    slot_action,
+    metrics,
+    *(_refused(what, paths) for what, paths in _REFUSED.items()),
+]
