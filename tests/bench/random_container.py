@@ -1,6 +1,6 @@
 """Makes a container of any family's shape with random weights: big models without a download.
 
-    python tests/bench/random_container.py DIR --shape 1.5b --kind q4_1 [--gguf FILE]
+    python -m tests.bench.random_container DIR --shape 1.5b --kind q4_1 [--gguf FILE]
 
 Weights are normal with deviation 1 / sqrt(in_features), quantised as a converter would. A few
 hundred tiles of each shape are made and drawn from at random, which keeps a 1.5B model to
@@ -203,7 +203,7 @@ def main() -> None:
     )
     print(build(arguments.directory, config, TensorKind(arguments.kind), embed=arguments.embed))
     if arguments.gguf is not None:
-        from random_gguf import write_gguf
+        from tests.bench.random_gguf import write_gguf
 
         print(write_gguf(arguments.gguf, config, arguments.kind))
 

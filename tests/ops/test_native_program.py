@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_container import build
 
 from onebit.container import Container, TensorKind
 from onebit.devices.base import Program, ProgramInfo, ProgramOptions, StepBatch
@@ -20,6 +19,7 @@ from onebit.families import derive_plan
 from onebit.findings import DeviceError, UsageError
 from onebit.forward import Interpreter
 from onebit.plan import Plan, SpecialTokens, Weights, bind
+from tests.bench.random_container import build
 
 pytest.importorskip("onebit.devices._native")
 

@@ -1,8 +1,0 @@
-"""Makes the random-weight builder of tests/bench importable here."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
