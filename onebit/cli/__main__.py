@@ -1,0 +1,5 @@
+"""`python -m onebit.cli`."""
+
+from onebit.cli.main import main
+
+main()

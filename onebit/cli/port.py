@@ -1,0 +1,69 @@
+"""Takes the port before anything is loaded: a busy one ends the start within a second."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+from onebit.config import LoadedConfig
+from onebit.findings import Finding, Refusal, error
+
+BACKLOG = 1024
+
+
+def listen(loaded: LoadedConfig) -> socket.socket:
+    """Return a listening socket on the config's host and port.
+
+    The port is never shared: neither SO_REUSEPORT nor a second listener is possible.
+
+    Raises:
+        Refusal: the address is not one of this machine, or the port is taken or not allowed.
+    """
+    host, port = loaded.config.host, loaded.config.port
+    family, address = _address(loaded, host, port)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as problem:
+        sock.close()
+        raise Refusal(_cannot_listen(loaded, host, port, problem)) from None
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """Return the URL that a socket answers under."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _address(
+    loaded: LoadedConfig, host: str, port: int
+) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    numeric = re.fullmatch(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*", host) is not None
+    flags = socket.AI_PASSIVE | (socket.AI_NUMERICHOST if numeric else 0)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except (socket.gaierror, UnicodeError):
+        what = f"{host} is no address or name that this machine knows"
+        mend = "use 127.0.0.1 for this machine alone, or 0.0.0.0 for every interface"
+        where = loaded.source("host").where("host")
+        raise Refusal(error("serve.bad_host", what, mend, where)) from None
+    # IPv4 first: supervisors and clients reach 127.0.0.1, which ::1 does not answer.
+    family, _, _, _, address = min(found, key=lambda item: item[0] != socket.AF_INET)
+    return family, (str(address[0]), port)
+
+
+def _cannot_listen(loaded: LoadedConfig, host: str, port: int, problem: OSError) -> Finding:
+    reason = (problem.strerror or str(problem)).lower()
+    where = loaded.source("port").where("port")
+    return error(
+        "serve.port",
+        f"cannot listen on {host}:{port}: {reason}",
+        "stop the program that uses it, or choose another --port",
+        where,
+    )

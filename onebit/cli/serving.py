@@ -1,0 +1,137 @@
+"""What `serve`, `forward-serve` and `demo` share: resolve, take the port, load, answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from onebit.cli.logs import set_up_logs
+from onebit.cli.output import ProgressBar, fail, say, show_findings
+from onebit.cli.port import listen, url_of
+from onebit.cli.ready import ready_line
+from onebit.config import LoadedConfig
+from onebit.findings import Finding, OnebitError, Severity, error
+from onebit.routes import Resolution, Session, World, resolve
+
+if TYPE_CHECKING:
+    from onebit.engine import Engine
+    from onebit.server import ServerState
+
+STARTED = time.monotonic()
+
+
+def serve(
+    loaded: LoadedConfig, world: World, *, on_ready: Callable[[str, str], None] | None = None
+) -> int:
+    """Serve a model until a signal ends it; returns the exit status.
+
+    Everything that can be refused is refused first, then the port is taken, then weights are
+    touched. While they load, the server answers 503.
+
+    Args:
+        loaded: The config.
+        world: The machine.
+        on_ready: Told the model's name and the URL once requests are answered.
+
+    Raises:
+        OnebitError: a refusal, or a port that is taken.
+    """
+    set_up_logs(loaded.config.logging)
+    resolution = resolve(loaded, world)
+    sock = listen(loaded)
+    loading = _Loading(loaded, resolution, url_of(sock), on_ready)
+    loading.thread.start()
+    from onebit.server import run_server
+
+    try:
+        status = run_server(loading.state, loaded.config, sock, failed=loading.failed)
+    finally:
+        loading.close()
+    if loading.findings:
+        show_findings(loading.findings)
+        return 1
+    return status
+
+
+class _Loading:
+    """Loads the model in a thread of its own and tells the server how it goes."""
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        resolution: Resolution,
+        url: str,
+        on_ready: Callable[[str, str], None] | None,
+    ) -> None:
+        from onebit.server import ServerState
+
+        self.loaded, self.resolution, self.url = loaded, resolution, url
+        self.on_ready = on_ready
+        self.state: ServerState = ServerState()
+        self.findings: tuple[Finding, ...] = ()
+        self.failed = threading.Event()
+        self.session: Session | None = None
+        self.engine: Engine | None = None
+        self.thread = threading.Thread(target=self.run, name="onebit-load", daemon=True)
+
+    def run(self) -> None:
+        try:
+            self.load()
+        except OnebitError as problem:
+            self.fail(problem.findings)
+        except Exception as problem:
+            what = f"internal error while loading: {type(problem).__name__}: {problem}"
+            self.fail((error("serve.internal", what, "report this as a bug in onebit"),))
+
+    def fail(self, findings: tuple[Finding, ...]) -> None:
+        self.findings = findings
+        self.state.set_failure(findings)
+        self.failed.set()
+
+    def load(self) -> None:
+        from onebit.engine import Engine
+        from onebit.server import ServedModel
+
+        with ProgressBar() as bar:
+
+            def progress(doing: str, done: int, total: int) -> None:
+                self.state.set_progress(done / total if total else 0.0, doing)
+                bar(doing, done, total)
+
+            session = self.session = self.resolution.open(progress)
+        for finding in session.resolution.findings:
+            if finding.severity is Severity.WARNING:
+                fail(str(finding))
+        engine = Engine(session.program, session.limits, eos=session.plan.tokens.eos)
+        engine.start()
+        self.engine = engine
+        self.state.set_served(
+            ServedModel(
+                model_id=session.resolution.name,
+                plan=session.plan,
+                text=session.text,
+                engine=engine,
+                facts=session.facts,
+                path=str(self.loaded.config.model),
+            )
+        )
+        self.say_ready(session)
+
+    def say_ready(self, session: Session) -> None:
+        name = session.resolution.name
+        seconds = time.monotonic() - STARTED
+        say(ready_line(self.loaded.config.logging, name, session.facts, self.url, seconds))
+        if self.on_ready is not None:
+            self.on_ready(name, self.url)
+
+    def close(self) -> None:
+        """Free what was loaded. A load that still runs ends with the process."""
+        if self.engine is not None:
+            self.engine.close()
+        if self.session is not None:
+            self.session.close()
+        self.state.close()
+
+
