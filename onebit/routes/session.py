@@ -10,11 +10,11 @@ from onebit.config import ServeConfig
 from onebit.container import Container
 from onebit.devices.base import Program, ProgramOptions
 from onebit.engine import EngineLimits
-from onebit.forward import open_host
-from onebit.plan import Weights, bind
+from onebit.plan import bind
 from onebit.plan.model import Plan
 from onebit.routes.request import Request
 from onebit.routes.resolution import Memory, Progress, Resolution
+from onebit.routes.world import Opening
 from onebit.text import TextModel, load_text
 
 
@@ -96,13 +96,26 @@ def open_session(
     """
     begun = time.monotonic()
     directory = Path(resolution.model)
+    device, memory = resolution.device.device, resolution.memory
+    if device is None or memory is None:
+        raise RuntimeError("an unfinished resolution cannot be opened")
     progress("reading the tokenizer", 0, 3)
     text = load_text(directory, plan)
     progress("mapping the container", 1, 3)
     container = Container.open(directory / "model.q4nx")
     try:
         progress("opening the device", 2, 3)
-        program = _open_program(request, resolution, plan, bind(plan, container))
+        program = request.world.open_program(
+            Opening(
+                plan=plan,
+                weights=bind(plan, container),
+                device=device,
+                options=program_options(request.config, memory),
+                npu=request.config.npu,
+                kernels=resolution.device.kernels.path,
+                isa=request.world.environ.get("ONEBIT_ISA", ""),
+            )
+        )
     except BaseException:
         container.close()
         text.close()
@@ -110,19 +123,3 @@ def open_session(
     limits = engine_limits(request.config)
     seconds = time.monotonic() - begun
     return Session(resolution, plan, program, text, limits, seconds, container)
-
-
-def _open_program(
-    request: Request, resolution: Resolution, plan: Plan, weights: Weights
-) -> Program:
-    device, memory = resolution.device.device, resolution.memory
-    if device is None or memory is None:
-        raise RuntimeError("an unfinished resolution cannot be opened")
-    options = program_options(request.config, memory)
-    if device == "npu":
-        from onebit.devices.npu import open_npu
-
-        return open_npu(plan, weights, options, request.config.npu, resolution.device.kernels.path)
-    return open_host(
-        plan, weights, device, options, isa=request.world.environ.get("ONEBIT_ISA", "")
-    )

@@ -11,7 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from onebit.config import DeviceName
+from onebit.config.npu import NpuConfig
+from onebit.devices.base import Program, ProgramOptions
 from onebit.findings import Finding
+from onebit.plan.bind import Weights
 from onebit.plan.model import Plan
 from onebit.routes.addons import InstalledAddon, installed_addons
 from onebit.routes.resolution import KernelPlace
@@ -65,6 +69,35 @@ def _find_kernels(
     return search_kernels(plan, directory, configured, variable)
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a device is opened with."""
+
+    plan: Plan
+    weights: Weights
+    device: DeviceName
+    options: ProgramOptions
+    npu: NpuConfig
+    kernels: str | None
+    """Directory of the NPU's kernel set."""
+    isa: str
+    """Instruction set that the CPU kernels are held to; empty: the best."""
+
+
+def _open_program(opening: Opening) -> Program:
+    if opening.device == "npu":
+        from onebit.devices.npu import open_npu
+
+        return open_npu(
+            opening.plan, opening.weights, opening.options, opening.npu, opening.kernels
+        )
+    from onebit.forward import open_host
+
+    return open_host(
+        opening.plan, opening.weights, opening.device, opening.options, isa=opening.isa
+    )
+
+
 @dataclass(frozen=True)
 class World:
     """What decisions depend on beside config and model."""
@@ -75,6 +108,7 @@ class World:
     native_missing: Callable[[], str] = _native_missing
     """Why the native CPU kernels are missing; empty when they are there."""
     addons: Callable[[], Sequence[InstalledAddon]] = installed_addons
+    open_program: Callable[[Opening], Program] = _open_program
 
     @property
     def cache_dir(self) -> Path:

@@ -207,6 +207,8 @@ def test_any_yaml_is_a_config_or_findings(
     try:
         loaded = load_config(path)
     except UsageError as problem:
-        assert all(finding.where.file or finding.where.field for finding in problem.findings)
+        findings = problem.findings
     else:
         assert isinstance(loaded.config, ServeConfig)
+        return
+    assert all(finding.where.file or finding.where.field for finding in findings)
