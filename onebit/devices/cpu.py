@@ -64,6 +64,12 @@ def instruction_sets() -> tuple[str, ...]:
     return tuple(_native.instruction_sets()) if _native is not None else ()
 
 
+def read_bandwidth(arrays: list[NDArray[np.uint8]], threads: int, rounds: int = 5) -> float:
+    """Return the bytes per second that a tuned read loop reaches on `arrays`, best of `rounds`."""
+    rate: float = _native.read_bandwidth(arrays, threads, rounds, instruction_sets()[-1])
+    return rate
+
+
 def open_cpu(
     plan: Plan, weights: BoundWeights, options: ProgramOptions, *, isa: str = ""
 ) -> CpuProgram:
@@ -385,4 +391,4 @@ def _row_label(names: list[str]) -> str:
     return "+".join(dict.fromkeys(short.get(name, name.lower()) for name in names))
 
 
-__all__ = ["CpuProgram", "instruction_sets", "native_status", "open_cpu"]
+__all__ = ["CpuProgram", "instruction_sets", "native_status", "open_cpu", "read_bandwidth"]

@@ -20,6 +20,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from onebit.container import TensorKind, TensorSpec, tensor_bytes, tile_grid, write_container
 from onebit.container.codecs import plain, q4, q4_k, q8
@@ -144,7 +148,7 @@ class TileSource:
 def build(
     directory: Path, config: dict[str, Any], kind: TensorKind, *, embed: str = "bf16", seed: int = 0
 ) -> Path:
-    """Write model.q4nx and config.json of random weights; return the container's path.
+    """Write a model directory of random weights; return the path of its model.q4nx.
 
     Args:
         directory: Made when it is not there.
@@ -155,11 +159,24 @@ def build(
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config, indent=2))
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer(config["vocab_size"])))
     source = TileSource(kind, seed)
     specs = [_spec(matrix, source, embed) for matrix in matrices(config)]
     path = directory / "model.q4nx"
     write_container(path, specs, {"format": "q4nx", "source": "random weights"})
     return path
+
+
+def tokenizer(vocab: int) -> dict[str, Any]:
+    """Return a tokenizer.json of `vocab` tokens: every byte's character, then made-up words."""
+    alphabet = ByteLevel.alphabet()
+    words = [*sorted(alphabet)[:vocab], *(f"<{i}>" for i in range(vocab - len(alphabet)))]
+    model = BPE(vocab={word: i for i, word in enumerate(words)}, merges=[])
+    made = Tokenizer(model)
+    made.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    made.decoder = ByteLevelDecoder()
+    data: dict[str, Any] = json.loads(made.to_str())
+    return data
 
 
 def _spec(matrix: Matrix, source: TileSource, embed: str) -> TensorSpec:
