@@ -13,13 +13,12 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 class HumanFormatter(logging.Formatter):
-    """12:30:01 level name: message key=value."""
+    """12:30:01 level name: message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line; a traceback follows on lines of its own."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        extra = "".join(f" {key}={value}" for key, value in _extra(record).items())
-        line = f"{clock} {record.levelname.lower()} {record.name}: {record.getMessage()}{extra}"
+        line = f"{clock} {record.levelname.lower()} {record.name}: {record.getMessage()}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line

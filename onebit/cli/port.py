@@ -11,8 +11,8 @@ from onebit.findings import Finding, Refusal, error
 BACKLOG = 1024
 
 
-def listen(loaded: LoadedConfig) -> socket.socket:
-    """Return a listening socket on the config's host and port.
+def bind(loaded: LoadedConfig) -> socket.socket:
+    """Return a socket bound to the config's host and port, which does not answer yet.
 
     The port is never shared: neither SO_REUSEPORT nor a second listener is possible.
 
@@ -23,16 +23,28 @@ def listen(loaded: LoadedConfig) -> socket.socket:
     family, address = _address(loaded, host, port)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Lets a restart follow at once; a port on which another process listens stays refused.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
-        sock.listen(BACKLOG)
     except OSError as problem:
         sock.close()
-        raise Refusal(_cannot_listen(loaded, host, port, problem)) from None
-    sock.setblocking(False)
+        raise Refusal(_cannot_listen(loaded, problem)) from None
     return sock
+
+
+def listen(loaded: LoadedConfig, sock: socket.socket) -> None:
+    """Open the port.
+
+    Raises:
+        Refusal: another process took it meanwhile.
+    """
+    try:
+        sock.listen(BACKLOG)
+    except OSError as problem:
+        raise Refusal(_cannot_listen(loaded, problem)) from None
+    sock.setblocking(False)
 
 
 def url_of(sock: socket.socket) -> str:
@@ -58,7 +70,8 @@ def _address(
     return family, (str(address[0]), port)
 
 
-def _cannot_listen(loaded: LoadedConfig, host: str, port: int, problem: OSError) -> Finding:
+def _cannot_listen(loaded: LoadedConfig, problem: OSError) -> Finding:
+    host, port = loaded.config.host, loaded.config.port
     reason = (problem.strerror or str(problem)).lower()
     where = loaded.source("port").where("port")
     return error(

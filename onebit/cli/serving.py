@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from onebit.cli.logs import set_up_logs
 from onebit.cli.output import ProgressBar, fail, say, show_findings
-from onebit.cli.port import listen, url_of
+from onebit.cli.port import bind, listen, url_of
 from onebit.cli.ready import ready_line
 from onebit.config import LoadedConfig
 from onebit.findings import Finding, OnebitError, Severity, error
@@ -27,8 +28,8 @@ def serve(
 ) -> int:
     """Serve a model until a signal ends it; returns the exit status.
 
-    Everything that can be refused is refused first, then the port is taken, then weights are
-    touched. While they load, the server answers 503.
+    A busy port is found first, then everything that can be refused is refused; only then does
+    the port answer (503) while the weights are loaded.
 
     Args:
         loaded: The config.
@@ -39,20 +40,25 @@ def serve(
         OnebitError: a refusal, or a port that is taken.
     """
     set_up_logs(loaded.config.logging)
-    resolution = resolve(loaded, world)
-    sock = listen(loaded)
-    loading = _Loading(loaded, resolution, url_of(sock), on_ready)
+    sock = bind(loaded)  # a busy port ends the start first; nothing answers on it yet
+    try:
+        resolution = resolve(loaded, world)
+        listen(loaded, sock)
+        return _serve(_Loading(loaded, resolution, url_of(sock), on_ready), sock)
+    finally:
+        sock.close()
+
+
+def _serve(loading: _Loading, sock: socket.socket) -> int:
     loading.thread.start()
     from onebit.server import run_server
 
     try:
-        status = run_server(loading.state, loaded.config, sock, failed=loading.failed)
+        status = run_server(loading.state, loading.loaded.config, sock, failed=loading.failed)
     finally:
         loading.close()
-    if loading.findings:
-        show_findings(loading.findings)
-        return 1
-    return status
+    show_findings(loading.findings)
+    return 1 if loading.findings else status
 
 
 class _Loading:
@@ -133,5 +139,3 @@ class _Loading:
         if self.session is not None:
             self.session.close()
         self.state.close()
-
-
