@@ -8,10 +8,10 @@ from typing import Any
 from litestar import Litestar, Request, Response
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
-from litestar.types import ASGIApp
 
 from onebit.config.api import ApiConfig
 from onebit.findings import OnebitError
+from onebit.server.asgi import App
 from onebit.server.body import ClientGoneError
 from onebit.server.context import Context
 from onebit.server.encode import encode_json
@@ -27,7 +27,7 @@ from onebit.server.state import ServerState
 log = logging.getLogger("onebit.server")
 
 
-def create_app(state: ServerState, api: ApiConfig, *, host: str = "127.0.0.1") -> ASGIApp:
+def create_app(state: ServerState, api: ApiConfig, *, host: str = "127.0.0.1") -> App:
     """Return the ASGI application.
 
     Args:

@@ -7,8 +7,7 @@ import json
 import re
 from typing import Any
 
-from litestar.types import Receive, Scope
-
+from onebit.server.asgi import Receive, Scope
 from onebit.server.errors import ApiError, bad_request
 
 MAX_DEPTH = 100

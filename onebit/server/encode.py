@@ -6,8 +6,13 @@ from typing import Any
 
 import msgspec
 
-encode_json = msgspec.json.Encoder().encode
-"""Return a JSON value as UTF-8 bytes."""
+_encoder = msgspec.json.Encoder()
+
+
+def encode_json(value: Any) -> bytes:
+    """Return a JSON value as UTF-8 bytes."""
+    return bytes(_encoder.encode(value))
+
 
 DONE = b"data: [DONE]\n\n"
 PING = b":\n\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import threading
@@ -36,12 +37,10 @@ class GrammarMaker:
         Raises:
             ApiError: 400 naming `param`: the schema is not valid or llguidance is not installed.
         """
-        self._require(param)
-        from llguidance import LLMatcher
-
+        library = _library(param)
         text = json.dumps({"type": "object"} if schema is True else schema)
         try:
-            grammar = LLMatcher.grammar_from_json_schema(text)
+            grammar = library.LLMatcher.grammar_from_json_schema(text)
         except ValueError as error:
             raise bad_request(
                 param, f"The schema is not valid: {error}", "invalid_schema"
@@ -54,34 +53,22 @@ class GrammarMaker:
         Raises:
             ApiError: 400 naming `param`.
         """
-        self._require(param)
-        from llguidance import LLMatcher, grammar_from
-
+        library = _library(param)
         try:
             made = (
-                grammar_from("gbnf", grammar)
+                library.grammar_from("gbnf", grammar)
                 if "::=" in grammar
-                else LLMatcher.grammar_from_lark(grammar)
+                else library.LLMatcher.grammar_from_lark(grammar)
             )
         except Exception as error:  # the converter raises whatever it meets
             raise bad_request(param, f"The grammar is not valid: {error}") from None
         return self._maker(made, param, skip_thinking)
 
-    def _require(self, param: str) -> None:
-        if importlib.util.find_spec("llguidance") is None:
-            raise unsupported(
-                param,
-                f"{param} needs the package llguidance on the server: "
-                "pip install 'onebit[grammar]'.",
-            )
-
     def _maker(self, grammar: str, param: str, skip_thinking: bool) -> ConstraintMaker:
         if len(grammar) > MAX_GRAMMAR:
             raise bad_request(param, f"It is longer than {MAX_GRAMMAR} characters.")
-        from llguidance import LLMatcher
-
         tokenizer = self._get_tokenizer()
-        first = LLMatcher(tokenizer, grammar, log_level=0)
+        first = _library(param).LLMatcher(tokenizer, grammar, log_level=0)
         if first.is_error():
             why = first.get_error().strip().splitlines()[0][:300]
             raise bad_request(param, f"{param} cannot be used: {why}", "invalid_schema")
@@ -97,9 +84,7 @@ class GrammarMaker:
     def _get_tokenizer(self) -> Any:
         with self._lock:
             if self._tokenizer is None:
-                from llguidance import LLTokenizer
-
-                self._tokenizer = LLTokenizer(
+                self._tokenizer = importlib.import_module("llguidance").LLTokenizer(
                     self._text.tokenizer.to_str(),
                     n_vocab=max(self._text.vocab, self._text.tokenizer.get_vocab_size()),
                     eos_token=list(self._text.eos) or None,
@@ -148,3 +133,17 @@ class AfterThinking:
             return
         self._tail = (self._tail + self._detokenizer.push(token))[-64:]
         self._thinking = CLOSE not in self._tail
+
+
+def _library(param: str) -> Any:
+    """Return the module llguidance.
+
+    Raises:
+        ApiError: 400 naming `param`: it is not installed.
+    """
+    if importlib.util.find_spec("llguidance") is None:
+        raise unsupported(
+            param,
+            f"{param} needs the package llguidance on the server: pip install 'onebit[grammar]'.",
+        )
+    return importlib.import_module("llguidance")

@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
-
+from onebit.server.asgi import App, Message, Receive, Scope, Send
 from onebit.server.errors import ApiError
 from onebit.server.metrics import Metrics
 from onebit.server.reply import send_error
@@ -41,7 +40,7 @@ class Guards:
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: App,
         metrics: Metrics,
         *,
         host: str,
@@ -138,7 +137,7 @@ class Guards:
         if scheme.lower() == b"bearer":
             sent = token.strip()
         # Compares with every key, so that the time tells nothing.
-        return any([hmac.compare_digest(sent, key) for key in self._keys])
+        return sum(hmac.compare_digest(sent, key) for key in self._keys) > 0
 
 
 class _Exchange:

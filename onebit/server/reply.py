@@ -8,8 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from litestar.types import Receive, Scope, Send
-
+from onebit.server.asgi import Receive, Scope, Send
 from onebit.server.encode import PING, encode_json
 from onebit.server.errors import ApiError
 from onebit.server.generation import Piece, Run

@@ -176,13 +176,13 @@ class Sampling(RequestModel):
     top_k: int | None = Field(default=None, ge=-1, le=2**31)
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
-    stop: Stops = []
-    stop_token_ids: list[int] = []
+    stop: Stops = Field(default=[])
+    stop_token_ids: list[int] = Field(default=[])
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
     repeat_penalty: float | None = Field(default=None, gt=0, le=10)
-    logit_bias: Bias = []
+    logit_bias: Bias = Field(default=[])
     ignore_eos: bool = False
     min_tokens: int = Field(default=0, ge=0)
     cache_prompt: bool = True
@@ -218,7 +218,7 @@ class ChatRequest(Sampling):
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = True
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default={})
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None
@@ -251,7 +251,7 @@ class TokenizeRequest(RequestModel):
     add_special_tokens: bool | None = None
     parse_special: Literal[True] = True
     with_pieces: bool = False
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default={})
 
 
 class DetokenizeRequest(RequestModel):
@@ -267,7 +267,7 @@ class TemplateRequest(RequestModel):
     model: str | None = None
     messages: list[Message] = Field(min_length=1)
     tools: list[Tool] | None = None
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default={})
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     enable_thinking: bool | None = None

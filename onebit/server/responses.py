@@ -32,8 +32,8 @@ class ResponsesRequest(RequestModel):
     tools: list[dict[str, Any]] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = True
-    text: dict[str, Any] = {}
-    reasoning: dict[str, Any] = {}
+    text: dict[str, Any] = Field(default={})
+    reasoning: dict[str, Any] = Field(default={})
 
     def as_chat(self) -> ChatRequest:
         """Return the chat that this request means.

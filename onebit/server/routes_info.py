@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Request, get, post
-from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.types import ASGIApp
 
 from onebit import __version__
+from onebit.server.asgi import Receive, Scope, Send
 from onebit.server.context import Context
 from onebit.server.errors import ApiError, bad_request
 from onebit.server.job import check_model
@@ -82,10 +83,11 @@ async def models(request: Request[Any, Any, Any]) -> ASGIApp:
 
 
 @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])
-async def model(request: Request[Any, Any, Any], model_id: str) -> ASGIApp:
+async def model(request: Request[Any, Any, Any]) -> ASGIApp:
     """Describe a model by its name."""
     served = Context.of(request).state.require()
-    check_model(served, model_id.removeprefix("/"), "refuse")
+    name = str(request.path_params["model_id"]).removeprefix("/")
+    check_model(served, name, "refuse")
     return JsonReply(model_entry(served))
 
 
@@ -213,11 +215,11 @@ async def slots(request: Request[Any, Any, Any]) -> ASGIApp:
 
 
 @post(["/slots/{slot:int}", "/v1/slots/{slot:int}"])
-async def slot_action(slot: int) -> ASGIApp:
+async def slot_action(request: Request[Any, Any, Any]) -> ASGIApp:
     """Refuse slot files: prefixes are cached by content, not by slot."""
     raise ApiError(
         501,
-        f"Slot {slot} cannot be saved, restored or erased: onebit has no --slot-save-path; "
+        f"Slot {request.path_params['slot']} cannot be saved, restored or erased: onebit has no --slot-save-path; "
         "prefixes are cached by their content.",
         code="not_supported",
     )
