@@ -1,0 +1,233 @@
+"""Writes tokenizer.json from a GGUF's own vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from onebit.convert.gguf_file import GgufFile
+from onebit.findings import InputError, Where, error
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS: dict[str, str] = {
+    "default": _GPT2,
+    "gpt-2": _GPT2,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "dbrx": _LLAMA3,
+    "smaug-bpe": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+    "gpt-4o": _O200K,
+}
+"""Pre-tokeniser name in the GGUF -> how text is split before merging."""
+_DIGITS_FIRST = ("smollm",)
+"""Pre-tokenisers that split every digit off before GPT-2's splitting."""
+_NFC = ("qwen2", "deepseek-r1-qwen")
+_IGNORE_MERGES = ("llama-bpe", "llama3", "dbrx", "smaug-bpe")
+_CONTROL, _USER_DEFINED = 3, 4
+_SPACE = "\u2581"
+
+
+def gguf_tokenizer(file: GgufFile) -> Tokenizer:
+    """Return the tokenizer that a GGUF declares.
+
+    Raises:
+        InputError: no vocabulary, or a kind of tokenizer or pre-tokeniser that is not known.
+    """
+    kind = file.fields.get("tokenizer.ggml.model")
+    tokens = file.fields.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
+        raise _refused(file, "tokenizer.ggml.tokens", "holds no vocabulary")
+    if kind == "gpt2":
+        tokenizer = _byte_level(file, tokens)
+    elif kind == "llama":
+        tokenizer = _sentencepiece(file, tokens)
+    else:
+        what = f"is {kind!r}; known: gpt2 (byte-level BPE) and llama (SentencePiece BPE)"
+        raise _refused(file, "tokenizer.ggml.model", what)
+    _add_special(file, tokenizer, tokens)
+    if adds_bos(file):
+        bos = int(file.fields["tokenizer.ggml.bos_token_id"])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{tokens[bos]}:0 $A:0",
+            pair=f"{tokens[bos]}:0 $A:0 {tokens[bos]}:1 $B:1",
+            special_tokens=[(tokens[bos], bos)],
+        )
+    return tokenizer
+
+
+def adds_bos(file: GgufFile) -> bool:
+    """Return whether a text begins with the BOS token.
+
+    Without the flag SentencePiece models add it and byte-level ones do not: llama.cpp's rule.
+    """
+    if not isinstance(file.fields.get("tokenizer.ggml.bos_token_id"), int):
+        return False
+    flag = file.fields.get("tokenizer.ggml.add_bos_token")
+    if flag is None:
+        pre = file.fields.get("tokenizer.ggml.pre")
+        return file.fields.get("tokenizer.ggml.model") == "llama" or pre in _IGNORE_MERGES
+    return bool(flag)
+
+
+def _refused(file: GgufFile, key: str, what: str) -> InputError:
+    mend = "copy the original model's tokenizer.json into the directory and use --config-only"
+    return InputError(error("convert.tokenizer", what, mend, Where(file=str(file.path), field=key)))
+
+
+def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
+    pre = str(file.fields.get("tokenizer.ggml.pre", "default"))
+    if pre not in SPLITS and pre not in _DIGITS_FIRST:
+        known = ", ".join(sorted([*SPLITS, *_DIGITS_FIRST]))
+        raise _refused(file, "tokenizer.ggml.pre", f"is {pre!r}; known: {known}")
+    merges = file.fields.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list):
+        raise _refused(file, "tokenizer.ggml.merges", "is missing")
+    pairs = [_pair(merge) for merge in merges]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    model = models.BPE(vocab, pairs, ignore_merges=pre in _IGNORE_MERGES)
+    tokenizer = Tokenizer(model)
+    if pre in _NFC:
+        tokenizer.normalizer = normalizers.NFC()
+    if pre in _DIGITS_FIRST:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+            ]
+        )
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(SPLITS[pre]), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def _sentencepiece(file: GgufFile, tokens: list[str]) -> Tokenizer:
+    scores = file.fields.get("tokenizer.ggml.scores")
+    if not isinstance(scores, list) or len(scores) != len(tokens):
+        raise _refused(file, "tokenizer.ggml.scores", "does not give one score per token")
+    unknown = file.fields.get("tokenizer.ggml.unknown_token_id")
+    vocab = {token: i for i, token in enumerate(tokens)}
+    model = models.BPE(
+        vocab,
+        _merges_by_score(tokens, scores, vocab),
+        unk_token=tokens[unknown] if isinstance(unknown, int) else None,
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    tokenizer = Tokenizer(model)
+    prefix = bool(file.fields.get("tokenizer.ggml.add_space_prefix", True))
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", _SPACE)]
+    if prefix:
+        steps.insert(0, normalizers.Prepend(_SPACE))
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    undo: list[decoders.Decoder] = [
+        decoders.Replace(_SPACE, " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+    ]
+    if prefix:
+        undo.append(decoders.Strip(" ", 1, 0))
+    tokenizer.decoder = decoders.Sequence(undo)
+    return tokenizer
+
+
+def _merges_by_score(
+    tokens: list[str], scores: list[float], vocab: dict[str, int]
+) -> list[tuple[str, str]]:
+    """Return the merges that SentencePiece's scores imply, best first.
+
+    SentencePiece joins the neighbouring pair whose joined piece has the highest score; pairs that
+    make the same piece are ordered by their parts, as Hugging Face's converter does.
+    """
+    ranked: list[tuple[float, int, int, int, str, str]] = []
+    for index, token in enumerate(tokens):
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            a, b = vocab.get(left), vocab.get(right)
+            if a is not None and b is not None:
+                ranked.append((-scores[index], index, a, b, left, right))
+    ranked.sort(key=lambda merge: merge[:4])
+    return [(left, right) for *_, left, right in ranked]
+
+
+def _add_special(file: GgufFile, tokenizer: Tokenizer, tokens: list[str]) -> None:
+    kinds = file.fields.get("tokenizer.ggml.token_type") or []
+    special, plain = [], []
+    for token, kind in zip(tokens, kinds, strict=False):
+        if kind == _CONTROL:
+            special.append(AddedToken(token, special=True, normalized=False))
+        elif kind == _USER_DEFINED:
+            plain.append(AddedToken(token, special=False, normalized=False))
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens(plain)
+
+
+def tokenizer_config(file: GgufFile) -> dict[str, Any]:
+    """Return tokenizer_config.json: special tokens by name and the chat template."""
+    tokens = file.fields.get("tokenizer.ggml.tokens") or []
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_bos_token": adds_bos(file),
+        "clean_up_tokenization_spaces": False,
+    }
+    for key, name in (
+        ("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"),
+        ("pad_token", "padding"),
+    ):  # fmt: skip
+        index = file.fields.get(f"tokenizer.ggml.{name}_token_id")
+        if isinstance(index, int) and 0 <= index < len(tokens):
+            config[key] = tokens[index]
+    template = file.fields.get("tokenizer.chat_template")
+    if isinstance(template, str):
+        config["chat_template"] = template
+    return config
+
+
+def generation_config(file: GgufFile) -> dict[str, Any]:
+    """Return generation_config.json: every token that ends an answer."""
+    ends = [
+        index
+        for name in ("eos", "eot", "eom")
+        if isinstance(index := file.fields.get(f"tokenizer.ggml.{name}_token_id"), int)
+    ]
+    config: dict[str, Any] = {}
+    bos = file.fields.get("tokenizer.ggml.bos_token_id")
+    if isinstance(bos, int):
+        config["bos_token_id"] = bos
+    if ends:
+        config["eos_token_id"] = list(dict.fromkeys(ends))
+    return config
