@@ -1,6 +1,7 @@
 // Names of the Python side for the enumerations of the C++ side.
 #pragma once
 
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -34,8 +35,8 @@ inline Numerics named_numerics(const std::string& name) {
 }
 
 inline Kind named_kind(const std::string& name) {
-    constexpr const char* names[] = {"bf16", "f32",  "f16",  "int8", "q4_1",
-                                     "q4_0", "q4nx", "q4_k", "q8_a", "q8_b"};
+    constexpr const char* names[] = {"bf16", "f32",  "f16",  "int8", "q4_1",     "q4_0",
+                                     "q4nx", "q4_k", "q8_a", "q8_b", "q4_1_x64", "q8_in_q4"};
     for (uint8_t i = 0; i < std::size(names); ++i) {
         if (name == names[i]) return static_cast<Kind>(i);
     }

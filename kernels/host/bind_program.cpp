@@ -188,8 +188,8 @@ void bind_program(nb::module_& m) {
                 new (self) Program({max_rows, context, pages, page_size, threads,
                                     named_numerics(numerics), named_isa(isa), kv_bf16});
             },
-            "max_rows"_a, "context"_a, "pages"_a, "page_size"_a, "threads"_a, "numerics"_a,
-            "isa"_a, "kv_bf16"_a)
+            "max_rows"_a, "context"_a, "pages"_a, "page_size"_a, "threads"_a, "numerics"_a, "isa"_a,
+            "kv_bf16"_a)
         .def("add_weight", add_weight, "kind"_a, "data"_a, "scale"_a.none(), "rows"_a, "cols"_a,
              nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
         .def(

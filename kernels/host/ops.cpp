@@ -17,14 +17,11 @@ extern const OpKernels kOpKernels;
 const OpKernels& op_kernels(Isa isa) {
     switch (isa) {
 #if defined(ONEBIT_X86)
-        case Isa::Avx2:
-            return ops_avx2::kOpKernels;
+        case Isa::Avx2: return ops_avx2::kOpKernels;
         case Isa::Avx512:
-        case Isa::Avx512Vnni:
-            return ops_avx512::kOpKernels;
+        case Isa::Avx512Vnni: return ops_avx512::kOpKernels;
 #endif
-        default:
-            return ops_portable::kOpKernels;
+        default: return ops_portable::kOpKernels;
     }
 }
 

@@ -111,9 +111,9 @@ inline constexpr int kValueRows = 2;
 // Positions of one segment as the kernels read them.
 template <typename Kv>
 struct Segment {
-    int first;   // absolute position of slot 0
-    int begin;   // first slot any pair sees
-    int end;     // one past the last
+    int first;  // absolute position of slot 0
+    int begin;  // first slot any pair sees
+    int end;    // one past the last
     const Kv* keys[kSegment / kLanes];
     const Kv* values[kSegment / kLanes];
 };
@@ -235,9 +235,9 @@ inline void attend_rows(const AttentionCall& call, int pair, int rows, int first
                         int last_segment, float* state, float* scratch) {
     const int dim = call.kv.head_dim;
     const int state_floats = attention_state_floats(dim);
-    float* q = scratch;                            // [dim][Rows]
-    float* s = q + kAttentionRows * dim;           // [Rows][kSegment]
-    float* part = s + kAttentionRows * kSegment;   // [Rows][state_floats]
+    float* q = scratch;                                   // [dim][Rows]
+    float* s = q + kAttentionRows * dim;                  // [Rows][kSegment]
+    float* part = s + kAttentionRows * kSegment;          // [Rows][state_floats]
     float* slots = part + kAttentionRows * state_floats;  // 0, 1, .. kSegment - 1
     for (int i = 0; i < kSegment; ++i) slots[i] = static_cast<float>(i);
 
@@ -274,7 +274,8 @@ inline void attend_rows(const AttentionCall& call, int pair, int rows, int first
                                                    values + r * state_floats, state_floats);
         }
         for (r = 0; r < rows; ++r) {
-            merge(state + (pair - call.first_pair + r) * state_floats, part + r * state_floats, dim);
+            merge(state + (pair - call.first_pair + r) * state_floats, part + r * state_floats,
+                  dim);
         }
     }
 }

@@ -46,13 +46,13 @@ using VectorId = int;
 struct RowOp {
     enum class Code : uint8_t { Embed, RmsNorm, Rope, Add, Glu, Softcap, Append, Pack };
     Code code;
-    ValueId in = -1;    // Append: keys
-    ValueId in2 = -1;   // Add: b; Glu: up; Append: values
+    ValueId in = -1;   // Append: keys
+    ValueId in2 = -1;  // Add: b; Glu: up; Append: values
     ValueId out = -1;
-    int table = -1;     // Embed: weight; RmsNorm: vector; Rope: rope table; Append: KV layer
-    int groups = 1;     // RmsNorm: parts; Rope: heads
-    int width = 0;      // RmsNorm: of a part; Rope: head_dim; others: of the row
-    float scale = 1.0F; // Embed, Add; Softcap: the cap
+    int table = -1;      // Embed: weight; RmsNorm: vector; Rope: rope table; Append: KV layer
+    int groups = 1;      // RmsNorm: parts; Rope: heads
+    int width = 0;       // RmsNorm: of a part; Rope: head_dim; others: of the row
+    float scale = 1.0F;  // Embed, Add; Softcap: the cap
     float offset = 0.0F;
     float eps = 0.0F;
     Activation act = Activation::Silu;
@@ -160,14 +160,14 @@ class Program final : Phases {
     };
     struct KvLayer {
         int heads, head_dim;
-        size_t offset;      // in a page
-        size_t key_bytes;   // of one head in a page
+        size_t offset;     // in a page
+        size_t key_bytes;  // of one head in a page
         size_t value_bytes;
     };
     // Consecutive rows of one sequence that attend.
     struct Run {
-        int row;       // in the batch
-        int out_row;   // where the result goes
+        int row;      // in the batch
+        int out_row;  // where the result goes
         int rows;
         int position;  // of the first row
         int sequence;
@@ -179,7 +179,7 @@ class Program final : Phases {
         int pairs;
         int segment;  // -1: all of them
         int last_segment;
-        int group;    // split tasks: index of the merge they belong to
+        int group;  // split tasks: index of the merge they belong to
     };
     // What one thread works in.
     struct Scratch {

@@ -53,7 +53,8 @@ void Program::keep_rows(const AttentionPhase& phase) {
         const auto bytes =
             static_cast<size_t>(values_[static_cast<size_t>(id)].width) * sizeof(float);
         for (int i = 0; i < batch_.wanted; ++i) {
-            if (batch_.logits_for[i] != i) std::memmove(row(id, i), row(id, batch_.logits_for[i]), bytes);
+            if (batch_.logits_for[i] != i)
+                std::memmove(row(id, i), row(id, batch_.logits_for[i]), bytes);
         }
     }
 }
@@ -71,8 +72,7 @@ void Program::plan_attention(const AttentionPhase& phase, const std::vector<Run>
             const int count = std::min(end, kAttentionPairs);
             const int last_row = run.position + (end - 1) / group;
             for (int head = 0; head < layer.heads; ++head) {
-                tasks_.push_back(
-                    {i, head, end - count, count, -1, last_row / kSegment + 1, 0});
+                tasks_.push_back({i, head, end - count, count, -1, last_row / kSegment + 1, 0});
             }
         }
     }
@@ -97,19 +97,21 @@ void Program::attention(const AttentionPhase& phase, const AttentionTask& task, 
     const KvLayer& layer = kv_layers_[static_cast<size_t>(phase.layer)];
     const Run& run = (*attention_runs_)[static_cast<size_t>(task.run)];
     const int group = phase.heads / layer.heads;
-    const size_t keys = layer.offset + static_cast<size_t>(task.kv_head) *
-                                           (layer.key_bytes + layer.value_bytes);
+    const size_t keys =
+        layer.offset + static_cast<size_t>(task.kv_head) * (layer.key_bytes + layer.value_bytes);
     const Value& q = values_[static_cast<size_t>(phase.q)];
     const AttentionCall call{
         .kv = {.pool = kv_pool_.data(),
                .page_bytes = page_bytes_,
                .key_offset = keys,
                .value_offset = keys + layer.key_bytes,
-               .pages = batch_.page_tables + static_cast<ptrdiff_t>(run.sequence) * batch_.max_pages,
+               .pages =
+                   batch_.page_tables + static_cast<ptrdiff_t>(run.sequence) * batch_.max_pages,
                .page_size = shape_.page_size,
                .head_dim = layer.head_dim,
                .bf16 = shape_.kv_bf16},
-        .q = q.data + run.row * q.ld + static_cast<ptrdiff_t>(task.kv_head) * group * layer.head_dim,
+        .q =
+            q.data + run.row * q.ld + static_cast<ptrdiff_t>(task.kv_head) * group * layer.head_dim,
         .ldq = q.ld,
         .group = group,
         .first_position = run.position,

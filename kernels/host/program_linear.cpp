@@ -55,8 +55,7 @@ void Program::linear_piece(const Piece& piece, int first, int last, int rows, fl
                            ptrdiff_t ldy, Scratch& scratch) {
     const Weight& weight = weights_[static_cast<size_t>(piece.weight)];
     const Numerics form = numerics_for(weight.kind, shape_.numerics);
-    const float* bias =
-        piece.bias < 0 ? nullptr : vectors_[static_cast<size_t>(piece.bias)].data();
+    const float* bias = piece.bias < 0 ? nullptr : vectors_[static_cast<size_t>(piece.bias)].data();
     linear_.linear_strips(weight, form, packed(form), rows, first, last, y, ldy, bias, piece.scale,
                           scratch.linear.data());
 }
@@ -78,9 +77,9 @@ void Program::linear_fused(const LinearPhase& phase, int first, int last, int ro
         for (const Piece& piece : phase.pieces) {
             const Weight part = from_strip(weights_[static_cast<size_t>(piece.weight)], begin);
             const Numerics form = numerics_for(part.kind, shape_.numerics);
-            const float* bias =
-                piece.bias < 0 ? nullptr
-                               : vectors_[static_cast<size_t>(piece.bias)].data() + column;
+            const float* bias = piece.bias < 0
+                                    ? nullptr
+                                    : vectors_[static_cast<size_t>(piece.bias)].data() + column;
             linear_.linear_strips(part, form, packed(form), rows, 0, end - begin, y[taken++],
                                   columns, bias, piece.scale, scratch.linear.data());
         }

@@ -53,15 +53,10 @@ void Program::row_op(const RowOp& op, int first, int last, int rows) {
             case RowOp::Code::Glu:
                 ops_.glu(op.act, row(op.in, r), row(op.in2, r), row(op.out, r), op.width);
                 break;
-            case RowOp::Code::Softcap:
-                ops_.softcap(row(op.in, r), op.scale, op.width);
-                break;
-            case RowOp::Code::Append:
-                append(op, r);
-                break;
+            case RowOp::Code::Softcap: ops_.softcap(row(op.in, r), op.scale, op.width); break;
+            case RowOp::Code::Append: append(op, r); break;
             case RowOp::Code::Embed:
-            case RowOp::Code::Pack:
-                break;  // done above, for all rows at once
+            case RowOp::Code::Pack: break;  // done above, for all rows at once
         }
     }
 }
@@ -70,8 +65,8 @@ void Program::append(const RowOp& op, int index) {
     const KvLayer& layer = kv_layers_[static_cast<size_t>(op.table)];
     const int position = batch_.positions[index];
     const int slot = position % shape_.page_size;
-    const int32_t* table = batch_.page_tables +
-                           static_cast<ptrdiff_t>(batch_.sequences[index]) * batch_.max_pages;
+    const int32_t* table =
+        batch_.page_tables + static_cast<ptrdiff_t>(batch_.sequences[index]) * batch_.max_pages;
     const auto page = static_cast<size_t>(table[position / shape_.page_size]);
     std::byte* to = kv_pool_.data() + page * page_bytes_ + layer.offset;
     const float* k = row(op.in, index);

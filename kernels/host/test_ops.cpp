@@ -118,8 +118,9 @@ void test_attention(const OpKernels& ops, bool bf16) {
     const Floats k = random_floats(context * dim);
     const Floats v = random_floats(context * dim);
     for (int p = 0; p < context; ++p) {
-        std::byte* page = pool.data() +
-                          static_cast<size_t>(pages[static_cast<size_t>(p / page_size)]) * page_bytes;
+        std::byte* page =
+            pool.data() +
+            static_cast<size_t>(pages[static_cast<size_t>(p / page_size)]) * page_bytes;
         ops.store_key(k.data() + p * dim, page, p % page_size, dim, bf16);
         ops.store_value(v.data() + p * dim, page + key_bytes, p % page_size, dim, bf16);
     }

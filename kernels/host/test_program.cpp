@@ -67,7 +67,7 @@ struct Model {
     Weight q = tiled(kHeads * kHeadDim, kHidden);
     Weight k = tiled(kKvHeads * kHeadDim, kHidden);
     Weight v = dense(kKvHeads * kHeadDim, kHidden);
-    Weight o = tiled(kHidden, kHeads * kHeadDim);
+    Weight o = tiled(kHidden, kHeads* kHeadDim);
     Weight gate = tiled(kInter, kHidden);
     Weight up = tiled(kInter, kHidden);
     Weight down = tiled(kHidden, kInter);
@@ -79,8 +79,8 @@ struct Made {
 };
 
 Made make(const Model& model, int threads, int max_rows, bool bf16) {
-    auto program = std::make_unique<Program>(ProgramShape{max_rows, kContext, 20, kPageSize,
-                                                          threads, Numerics::I16, best_isa(), bf16});
+    auto program = std::make_unique<Program>(
+        ProgramShape{max_rows, kContext, 20, kPageSize, threads, Numerics::I16, best_isa(), bf16});
     Program& p = *program;
     using Code = RowOp::Code;
     const VectorId ones = p.add_vector(std::vector<float>(kHidden, 1.0F));
@@ -103,8 +103,8 @@ Made make(const Model& model, int threads, int max_rows, bool bf16) {
     const ValueId a = value(kHeads * kHeadDim);
     const ValueId m = value(kInter);
     const ValueId logits = p.add_value(kVocab, -1);
-    const RowOp norm{.code = Code::RmsNorm, .in = h, .out = x, .table = ones, .width = kHidden,
-                     .eps = 1e-5F};
+    const RowOp norm{
+        .code = Code::RmsNorm, .in = h, .out = x, .table = ones, .width = kHidden, .eps = 1e-5F};
     const RowOp pack{.code = Code::Pack, .in = x, .width = kHidden};
     const auto piece = [&](const Weight& weight, ValueId out) {
         return Piece{p.add_weight(weight), -1, out, 1.0F};
@@ -115,28 +115,31 @@ Made make(const Model& model, int threads, int max_rows, bool bf16) {
         std::vector<RowOp> begin{norm, pack};
         if (layer == 0) begin.insert(begin.begin(), first);
         p.add_phase({RowPhase{begin}, "norm", false});
-        p.add_phase({LinearPhase{{piece(model.q, q), piece(model.k, k), piece(model.v, v)}}, "QKV",
-                     false});
         p.add_phase(
-            {RowPhase{{{.code = Code::Rope, .in = q, .table = rope, .groups = kHeads,
-                        .width = kHeadDim},
-                       {.code = Code::Rope, .in = k, .table = rope, .groups = kKvHeads,
-                        .width = kHeadDim},
-                       {.code = Code::Append, .in = k, .in2 = v, .table = kv}}},
+            {LinearPhase{{piece(model.q, q), piece(model.k, k), piece(model.v, v)}}, "QKV", false});
+        p.add_phase(
+            {RowPhase{
+                 {{.code = Code::Rope, .in = q, .table = rope, .groups = kHeads, .width = kHeadDim},
+                  {.code = Code::Rope,
+                   .in = k,
+                   .table = rope,
+                   .groups = kKvHeads,
+                   .width = kHeadDim},
+                  {.code = Code::Append, .in = k, .in2 = v, .table = kv}}},
              "rope", false});
         const bool last = layer == 1;
-        p.add_phase({AttentionPhase{q, a, kv, kHeads, 0.2F, layer == 0 ? 100 : 0, 0.0F,
-                                    {h}, last},
+        p.add_phase({AttentionPhase{q, a, kv, kHeads, 0.2F, layer == 0 ? 100 : 0, 0.0F, {h}, last},
                      "attention", last});
-        p.add_phase({RowPhase{{{.code = Code::Pack, .in = a, .width = kHeads * kHeadDim}}}, "pack",
-                     last});
+        p.add_phase(
+            {RowPhase{{{.code = Code::Pack, .in = a, .width = kHeads * kHeadDim}}}, "pack", last});
         p.add_phase({LinearPhase{{piece(model.o, -1)}, LinearPhase::Then::Add, h, h}, "O", last});
         p.add_phase({RowPhase{{norm, pack}}, "norm", last});
-        p.add_phase({LinearPhase{{piece(model.gate, -1), piece(model.up, -1)},
-                                 LinearPhase::Then::Glu, m},
-                     "GU", last});
+        p.add_phase(
+            {LinearPhase{{piece(model.gate, -1), piece(model.up, -1)}, LinearPhase::Then::Glu, m},
+             "GU", last});
         p.add_phase({RowPhase{{{.code = Code::Pack, .in = m, .width = kInter}}}, "pack", last});
-        p.add_phase({LinearPhase{{piece(model.down, -1)}, LinearPhase::Then::Add, h, h}, "D", last});
+        p.add_phase(
+            {LinearPhase{{piece(model.down, -1)}, LinearPhase::Then::Add, h, h}, "D", last});
     }
     p.add_phase({RowPhase{{norm, pack}}, "norm", true});
     p.add_phase({LinearPhase{{piece(model.embed, logits)}}, "HEAD", true});

@@ -101,8 +101,8 @@ void ThreadPool::walk(int thread) {
         while (take(counter, first, last)) {
             phases_->work(phase, first, last, thread);
             const int taken = last - first;
-            finished = counter.done.fetch_add(taken, std::memory_order_acq_rel) + taken ==
-                       counter.units;
+            finished =
+                counter.done.fetch_add(taken, std::memory_order_acq_rel) + taken == counter.units;
         }
         if (finished) advance(phase);
         phase = finished ? phase_.load(std::memory_order_acquire) : wait_change(phase_, phase);

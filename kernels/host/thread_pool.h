@@ -48,7 +48,7 @@ class ThreadPool {
     struct alignas(64) Counter {
         std::atomic<int> next{0};  // first unit nobody has taken
         std::atomic<int> done{0};
-        int units = 0;             // written before the phase is published
+        int units = 0;  // written before the phase is published
     };
 
     void worker(int thread);
@@ -61,7 +61,7 @@ class ThreadPool {
     int capacity_ = 0;
     Phases* phases_ = nullptr;
     int count_ = 0;
-    alignas(64) std::atomic<int> phase_{0};    // the phase at work; count_ once the run is over
+    alignas(64) std::atomic<int> phase_{0};      // the phase at work; count_ once the run is over
     alignas(64) std::atomic<uint32_t> runs_{0};  // counts runs; workers sleep on it
     alignas(64) std::atomic<bool> open_{false};  // whether workers may enter the run
     std::atomic<int> inside_{0};

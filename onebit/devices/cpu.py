@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit.container.decode import decode
-from onebit.container.kinds import TensorKind
 from onebit.container.view import TensorView
 from onebit.devices import cpu_compile as compiled
 from onebit.devices.base import ProgramInfo, ProgramOptions, StepBatch
@@ -271,7 +270,7 @@ class _Builder:
         view = self._view(role, layer)
         if id(view) not in self._weight_ids:
             self._weight_ids[id(view)] = self.native.add_weight(
-                kind=_kind_name(view),
+                kind=view.kind.value,
                 data=view.data,
                 scale=view.scale,
                 rows=view.rows,
@@ -368,22 +367,6 @@ class _Builder:
                 return [make.append(ids[op.k], ids[op.v], self._kv_ids[op.layer])]
             case compiled.Pack() as op:
                 return [make.pack(ids[op.input], widths[op.input])]
-
-
-def _kind_name(view: TensorView) -> str:
-    native_kinds = {
-        TensorKind.BF16, TensorKind.F32, TensorKind.F16, TensorKind.INT8, TensorKind.Q4_1,
-        TensorKind.Q4_0, TensorKind.Q4NX, TensorKind.Q4_K, TensorKind.Q8_A, TensorKind.Q8_B,
-    }  # fmt: skip
-    if view.kind not in native_kinds:
-        raise DeviceError(
-            error(
-                "cpu.kind",
-                f"{view.name}: the native kernels have no kind {view.kind.value!r}",
-                "set `device: reference`, or convert the model again",
-            )
-        )
-    return view.kind.value
 
 
 def _row_label(names: list[str]) -> str:
