@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from onebit import __version__
 from onebit.config import DEVICES, DeviceName, RouteName, refused_fields
 from onebit.findings import Finding, InputError, Refusal, Where, error, note
 from onebit.routes.cache import GgufCache
@@ -14,6 +15,9 @@ from onebit.routes.model_path import ModelPath
 from onebit.routes.request import Request, Verdict
 from onebit.routes.resolution import DeviceChoice, Progress, Resolution
 from onebit.routes.session import Session
+
+CONVERTER = f"onebit-{__version__}"
+"""`onebit.convert.CONVERTER`, without the time it takes to import the converter."""
 
 
 class Gguf:
@@ -75,8 +79,6 @@ class Gguf:
 
 def open_cache(root: Path) -> GgufCache:
     """Return the cache of this version of the converter."""
-    from onebit.convert import CONVERTER
-
     return GgufCache(root, CONVERTER)
 
 

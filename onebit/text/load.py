@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,15 @@ def load_text_files(directory: Path, plan: Plan) -> TextModel:
         InputError: a file is missing or broken, with all findings.
     """
     findings: list[Finding] = []
-    tokenizer_path = directory / "tokenizer.json"
-    tokenizer_json = _read_json(tokenizer_path, findings, required=True)
+    loaded = _tokenizer(directory / "tokenizer.json", findings)
     config = _read_json(directory / "tokenizer_config.json", findings)
     generation = _read_json(directory / "generation_config.json", findings)
-    tokenizer = _tokenizer(tokenizer_path, findings) if tokenizer_json else None
     source = _template_source(directory, config, findings)
     if plan.tool_format is not None and plan.tool_format not in TOOL_FORMATS:
         findings.append(_unknown_tool_format(plan.tool_format))
-    if findings or tokenizer is None or tokenizer_json is None:
+    if findings or loaded is None:
         raise InputError(findings)
-    tokens = TokenBytes(tokenizer, tokenizer_json, str(tokenizer_path))
+    tokenizer, tokens = loaded
     template = _compile(directory, source)
     return TextModel(
         tokenizer=tokenizer,
@@ -91,15 +90,36 @@ def _broken(what: str, where: Where) -> Finding:
     return error("text.broken", what, "Copy the file again, or convert the model again.", where)
 
 
-def _tokenizer(path: Path, findings: list[Finding]) -> Tokenizer | None:
+def _tokenizer(path: Path, findings: list[Finding]) -> tuple[Tokenizer, TokenBytes] | None:
+    try:
+        status = path.stat()
+        identity = (status.st_ino, status.st_size, status.st_mtime_ns)
+    except OSError:
+        identity = (0, 0, 0)  # reading it says what is wrong
+    try:
+        return _read_tokenizer(path, identity)
+    except InputError as bad:
+        findings += bad.findings
+        return None
+
+
+@lru_cache(maxsize=1)  # a start reads the same file twice: to check it, and to serve with it
+def _read_tokenizer(
+    path: Path,
+    identity: tuple[int, int, int],  # noqa: ARG001 - part of the key
+) -> tuple[Tokenizer, TokenBytes]:
+    findings: list[Finding] = []
+    tokenizer_json = _read_json(path, findings, required=True)
+    if tokenizer_json is None:
+        raise InputError(findings)
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as bad:  # the library raises a bare Exception
-        findings.append(_broken(f"It is not a tokenizer: {bad}.", Where(file=str(path))))
-        return None
+        what = f"It is not a tokenizer: {bad}."
+        raise InputError(_broken(what, Where(file=str(path)))) from bad
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return tokenizer
+    return tokenizer, TokenBytes(tokenizer, tokenizer_json, str(path))
 
 
 def _template_source(
