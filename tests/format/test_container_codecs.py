@@ -234,6 +234,7 @@ def test_two_level_fit_is_near_and_keeps_the_sign() -> None:
     for targets in (d, -d):
         P, p = q4_k.fit_two_levels(targets)
         np.testing.assert_array_equal(round_to_bf16(P), P)
+        assert (np.abs(P) * 255 >= np.abs(targets).reshape(64, 2, 8).max(axis=2)).all()
         approximate = np.repeat(P, 8, axis=1) * p
         error = np.sqrt(np.square(approximate - targets).mean() / np.square(targets).mean())
         assert error < 4.5e-3

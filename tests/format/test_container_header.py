@@ -42,6 +42,11 @@ HOSTILE: list[tuple[str, bytes, str]] = [
         struct.pack("<Q", 2**63) + b"{}",
         f"at least {2**63 + 8} bytes, but it has 10",
     ),
+    (
+        "container.header_past_file",
+        struct.pack("<Q", 3) + b"{}",
+        "at least 11 bytes, but it has 10",
+    ),
     ("container.header_not_utf8", container(b'{"\xff": 1}'), "byte 0xFF is not UTF-8"),
     ("container.header_not_json", container('{"a": }'), "Expecting value"),
     ("container.header_not_json", container(b" " * 64), "Expecting value"),
@@ -137,6 +142,14 @@ def test_the_length_is_never_allocated(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at most 100000000 bytes are read"):
         Container.open(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+
+
+def test_every_tensor_inside_another_is_named(tmp_path: Path) -> None:
+    spans = {"long": (0, 9), "first": (1, 2), "second": (5, 6), "after": (9, 10)}
+    tree = {name: tensor("U8", [end - at], at, end) for name, (at, end) in spans.items()}
+    found = findings(tmp_path / "model.q4nx", container(tree, bytes(10)))
+    assert [f.where.field for f in found] == ["first", "second"]
+    assert all("long" in f.what for f in found)
 
 
 def test_all_findings_come_at_once(tmp_path: Path) -> None:
