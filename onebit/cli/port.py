@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 
@@ -45,6 +46,26 @@ def listen(loaded: LoadedConfig, sock: socket.socket) -> None:
     except OSError as problem:
         raise Refusal(_cannot_listen(loaded, problem)) from None
     sock.setblocking(False)
+
+
+def check_public(loaded: LoadedConfig, sock: socket.socket) -> None:
+    """Keep a server without keys off the network.
+
+    Raises:
+        Refusal: the address is open to other machines, no key is set, and nobody allowed that.
+    """
+    api, address = loaded.config.api, sock.getsockname()[0]
+    guarded = api.keys or api.keys_file is not None or api.public_without_key
+    if guarded or ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        return
+    raise Refusal(
+        error(
+            "serve.public_without_key",
+            f"{address} is open to other machines, and no API key is set",
+            "set api.keys_file (or --api-key), or allow it with api.public_without_key: true",
+            loaded.source("host").where("host"),
+        )
+    )
 
 
 def url_of(sock: socket.socket) -> str:

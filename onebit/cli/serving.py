@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onebit.cli.logs import set_up_logs
 from onebit.cli.output import ProgressBar, fail, say, show_findings
-from onebit.cli.port import bind, listen, url_of
+from onebit.cli.port import bind, check_public, listen, url_of
 from onebit.cli.ready import ready_line
 from onebit.config import LoadedConfig
 from onebit.findings import Finding, OnebitError, Severity, error
@@ -45,7 +45,10 @@ def serve(
     threading.Thread(target=import_module, args=("onebit.server",), daemon=True).start()
     sock = bind(loaded)  # a busy port ends the start first; nothing answers on it yet
     try:
+        check_public(loaded, sock)
         resolution = resolve(loaded, world)
+        if loaded.config.api.keys_file is not None:
+            import_module("onebit.server.keys").api_keys(loaded.config.api)
         listen(loaded, sock)
         return _serve(_Loading(loaded, resolution, url_of(sock), on_ready), sock)
     finally:

@@ -1,4 +1,4 @@
-"""What is logged, and how."""
+"""What is logged, and how. Prompts and answers never are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,4 @@ class LoggingConfig(Section):
     )
     format: Annotated[Literal["human", "json"], Honoured(flag="--log-format")] = Field(
         default="human", description="Plain lines, or one JSON object a line."
-    )
-    prompts: Annotated[bool, Honoured(flag="--log-prompts")] = Field(
-        default=False, description="Log prompts and answers; off, no text of a user is ever logged."
     )

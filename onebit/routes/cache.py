@@ -97,9 +97,12 @@ class GgufCache:
     @contextmanager
     def locked(self, digest: str, progress: Progress) -> Iterator[None]:
         """Hold the lock of one entry; waits, and says so, while another process converts."""
-        self.root.mkdir(parents=True, exist_ok=True)
         path = self.root / f"{digest[:32]}.lock"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as problem:
+            raise _unusable(path, "locked", problem) from problem
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -186,11 +189,15 @@ def _write_text(path: Path, text: str) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as problem:
-        raise InputError(
-            error(
-                "cache.unwritable",
-                f"the cache cannot be written: {problem.strerror or problem}",
-                "free space there, or set ONEBIT_CACHE_DIR to another directory",
-                Where(file=str(path)),
-            )
-        ) from problem
+        raise _unusable(path, "written", problem) from problem
+
+
+def _unusable(path: Path, what: str, problem: OSError) -> InputError:
+    return InputError(
+        error(
+            "cache.unusable",
+            f"the cache cannot be {what}: {problem.strerror or problem}",
+            "mend that, or set ONEBIT_CACHE_DIR to another directory",
+            Where(file=str(path)),
+        )
+    )

@@ -114,13 +114,7 @@ def _identity(source: Path) -> tuple[int, int, int]:
 
 def _converted(request: Request, entry: Path) -> Resolution:
     """Resolve the entry as the container that it is, under the file's own name."""
-    inner = replace(
-        request,
-        model=ModelPath("directory", entry),
-        loaded=replace(
-            request.loaded, config=request.config.model_copy(update={"alias": request.name})
-        ),
-    )
+    inner = replace(request, model=ModelPath("directory", entry), named=request.model.name)
     return resolve_container(inner, "gguf")
 
 

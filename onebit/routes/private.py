@@ -9,7 +9,7 @@ from typing import Any
 from onebit.config import RouteName, refused_fields
 from onebit.config.walk import leaf_of
 from onebit.findings import Finding, Refusal, Where, error
-from onebit.routes.addons import GROUP, Addon, AddonModel, known_addons
+from onebit.routes.addons import GROUP, Addon, AddonModel, KnownAddon, known_addons
 from onebit.routes.kv import PAGE_SIZE
 from onebit.routes.request import Request, Verdict
 from onebit.routes.resolution import DeviceChoice, Memory, Progress, Resolution
@@ -103,13 +103,18 @@ def _ask(addon: Addon, model_type: str, request: Request) -> _Match:
     return _Match(f"{addon.name} serves model_type {model_type}", addon)
 
 
+def missing_addon(model_type: object) -> KnownAddon | None:
+    """Return the known add-on for a model type, if there is one: nobody installed serves it."""
+    return next((known for known in known_addons() if model_type in known.model_types), None)
+
+
 def _nobody(model_type: str) -> str:
-    for known in known_addons():
-        if model_type in known.model_types:
-            return (
-                f"model_type {model_type} is served by the add-on {known.package}, which is not "
-                f"installed: pip install {known.package}"
-            )
+    known = missing_addon(model_type)
+    if known is not None:
+        return (
+            f"model_type {model_type} is served by the add-on {known.package}, which is not "
+            f"installed: pip install {known.package}"
+        )
     return f"no add-on (entry point group {GROUP}) serves model_type {model_type}"
 
 

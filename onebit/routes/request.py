@@ -26,6 +26,8 @@ class Request:
     world: World
     trials: tuple[RouteTrial, ...] = ()
     """Routes tried before, in order."""
+    named: str = ""
+    """Name of what the model was made of, where that is not the path's own."""
     inspect: Callable[[Path], ContainerManifest] = inspect_directory
     """Reads a directory; `validate --deep` puts a thorough one here."""
 
@@ -66,7 +68,7 @@ class Request:
     @property
     def name(self) -> str:
         """Name under which the model is served."""
-        return self.config.alias or self.model.name
+        return self.config.alias or self.named or self.model.name
 
     def settings(self) -> tuple[Setting, ...]:
         """Return every setting with its value and source; secrets are not shown."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from onebit.config import LoadedConfig
+from onebit.families import family_for
 from onebit.findings import Finding, InputError, Refusal, Severity, Where, error
 from onebit.routes.base import Route
 from onebit.routes.fast_lane import FastLane
 from onebit.routes.gguf import Gguf
 from onebit.routes.model_generic import ModelGeneric
 from onebit.routes.model_path import find_model
-from onebit.routes.private import Private
+from onebit.routes.private import Private, missing_addon
 from onebit.routes.request import Request
 from onebit.routes.resolution import Resolution, RouteTrial
 from onebit.routes.world import World
@@ -40,7 +41,10 @@ def resolve(loaded: LoadedConfig, world: World | None = None) -> Resolution:
         verdict = route.examine(request)
         trials.append(verdict.trial(route.name))
         if verdict.taken:
-            return route.resolve(replace(request, trials=tuple(trials)))
+            try:
+                return route.resolve(replace(request, trials=tuple(trials)))
+            except Refusal as refusal:
+                raise Refusal([*refusal.findings, *_addon_hint(request)]) from refusal
     raise Refusal(_nobody(request, trials))
 
 
@@ -100,6 +104,17 @@ def _ask(route: Route, request: Request) -> tuple[RouteTrial, Resolution | None]
         return trial, route.resolve(replace(request, trials=(*request.trials, trial)))
     except (Refusal, InputError) as refusal:
         return trial.model_copy(update={"findings": refusal.findings}), None
+
+
+def _addon_hint(request: Request) -> list[Finding]:
+    """Name the add-on that a model of an unknown family lacks."""
+    model_type = request.model_config.get("model_type") if request.model_config else None
+    known = missing_addon(model_type)
+    if known is None or not isinstance(model_type, str) or family_for(model_type) is not None:
+        return []
+    where = Where(file=str(request.directory / "config.json"), field="model_type")
+    what = f"model_type {model_type} is served by the add-on {known.package}, not installed here"
+    return [error("route.addon_missing", what, f"pip install {known.package}", where)]
 
 
 def _nobody(request: Request, trials: list[RouteTrial]) -> list[Finding]:

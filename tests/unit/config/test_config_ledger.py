@@ -49,7 +49,6 @@ SET: dict[str, Any] = {
     "shutdown.grace": 1,
     "logging.level": "debug",
     "logging.format": "json",
-    "logging.prompts": True,
 }
 """A value other than the default for every setting. A new setting needs a line here."""
 
