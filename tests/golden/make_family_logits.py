@@ -35,7 +35,8 @@ def prompt_ids(vocab: int) -> np.ndarray:
 def model_for(family: str, config: dict) -> torch.nn.Module:
     """Return transformers' model of a tiny config, weights not yet set."""
     known = dict(config)
-    known.pop("model_type")
+    for key in ("model_type", "generation"):
+        known.pop(key, None)
     if family == "minicpm":  # transformers has no MiniCPM; Granite has the same scales
         depth, base = known.pop("scale_depth"), known.pop("dim_model_base")
         made = transformers.GraniteConfig(
