@@ -7,13 +7,16 @@
 
 namespace onebit {
 
-Mapping::Mapping(size_t bytes) {
+Mapping::Mapping(size_t bytes, [[maybe_unused]] Pages pages) {
     if (bytes == 0) return;
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<std::byte*>(p);
     size_ = bytes;
+#if defined(MADV_HUGEPAGE)
+    if (pages == Pages::Large) madvise(p, bytes, MADV_HUGEPAGE);  // a wish: it may fail
+#endif
 }
 
 Mapping::~Mapping() {

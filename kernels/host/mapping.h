@@ -2,14 +2,18 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace onebit {
 
 class Mapping {
   public:
+    // Large: in 2 MB pages where the system has them, for memory that is filled in long runs.
+    enum class Pages : uint8_t { Small, Large };
+
     Mapping() = default;
     // Throws std::bad_alloc when the address space is used up. Aligned to a page.
-    explicit Mapping(size_t bytes);
+    explicit Mapping(size_t bytes, Pages pages = Pages::Small);
     ~Mapping();
     Mapping(Mapping&& other) noexcept;
     Mapping& operator=(Mapping&& other) noexcept;

@@ -53,49 +53,50 @@ inline void store_value(const float* v, std::byte* values, int slot, int head_di
     }
 }
 
+// Without it GCC keeps the tiles' sums in memory.
+#define ONEBIT_UNROLL _Pragma("GCC unroll 16")
+
 // scores[r][g * 16 + lane] = q[., r] . keys, for `Rows` queries and `Groups` vectors of positions.
+// The tiles stay functions of their own: inlined, their sums are moved between registers.
 template <typename Kv, int Rows, int Groups>
-inline void score_tile(const float* q, const Kv* const* keys, int head_dim, float* scores) {
+[[gnu::noinline]] void score_tile(const float* q, const Kv* const* keys, int head_dim,
+                                  float* scores) {
     Vec acc[Rows][Groups];
-    for (int r = 0; r < Rows; ++r) {
-        for (int g = 0; g < Groups; ++g) acc[r][g] = all(0.0F);
+    ONEBIT_UNROLL for (int r = 0; r < Rows; ++r) {
+        ONEBIT_UNROLL for (int g = 0; g < Groups; ++g) acc[r][g] = all(0.0F);
     }
     for (int d = 0; d < head_dim; ++d) {
         Vec k[Groups];
-        for (int g = 0; g < Groups; ++g) k[g] = load(keys[g] + d * kLanes);
-        for (int r = 0; r < Rows; ++r) {
+        ONEBIT_UNROLL for (int g = 0; g < Groups; ++g) k[g] = load(keys[g] + d * kLanes);
+        ONEBIT_UNROLL for (int r = 0; r < Rows; ++r) {
             const Vec x = all(q[d * Rows + r]);
-            for (int g = 0; g < Groups; ++g) acc[r][g] = fma(x, k[g], acc[r][g]);
+            ONEBIT_UNROLL for (int g = 0; g < Groups; ++g) acc[r][g] = fma(x, k[g], acc[r][g]);
         }
     }
-    for (int r = 0; r < Rows; ++r) {
-        for (int g = 0; g < Groups; ++g) store(scores + r * kSegment + g * kLanes, acc[r][g]);
+    ONEBIT_UNROLL for (int r = 0; r < Rows; ++r) {
+        ONEBIT_UNROLL for (int g = 0; g < Groups; ++g) store(scores + r * kSegment + g * kLanes, acc[r][g]);
     }
 }
 
-// acc[r][.] += p[r][pos] * values[pos][.] for positions [begin, end) of a segment, ascending.
+// out[r][.] = sum over positions [begin, end) of p[r][pos] * values[pos][offset ..], ascending.
 template <typename Kv, int Rows, int Vectors>
-inline void value_tile(const float* p, const Kv* const* groups, int begin, int end, int width,
-                       float* out, ptrdiff_t ldo) {
+[[gnu::noinline]] void value_tile(const float* p, const Kv* const* values, int begin, int end,
+                                  int offset, float* out, ptrdiff_t ldo) {
     Vec acc[Rows][Vectors];
-    for (int r = 0; r < Rows; ++r) {
-        for (int i = 0; i < Vectors; ++i) acc[r][i] = all(0.0F);
+    ONEBIT_UNROLL for (int r = 0; r < Rows; ++r) {
+        ONEBIT_UNROLL for (int i = 0; i < Vectors; ++i) acc[r][i] = all(0.0F);
     }
-    for (int group = begin / kLanes; group * kLanes < end; ++group) {
-        const int from = std::max(begin, group * kLanes);
-        const int to = std::min(end, (group + 1) * kLanes);
-        const Kv* v = groups[group] + (from % kLanes) * width;
-        for (int pos = from; pos < to; ++pos, v += width) {
-            Vec x[Vectors];
-            for (int i = 0; i < Vectors; ++i) x[i] = load(v + i * kLanes);
-            for (int r = 0; r < Rows; ++r) {
-                const Vec weight = all(p[r * kSegment + pos]);
-                for (int i = 0; i < Vectors; ++i) acc[r][i] = fma(weight, x[i], acc[r][i]);
-            }
+    for (int pos = begin; pos < end; ++pos) {
+        const Kv* v = values[pos] + offset;
+        Vec x[Vectors];
+        ONEBIT_UNROLL for (int i = 0; i < Vectors; ++i) x[i] = load(v + i * kLanes);
+        ONEBIT_UNROLL for (int r = 0; r < Rows; ++r) {
+            const Vec weight = all(p[r * kSegment + pos]);
+            ONEBIT_UNROLL for (int i = 0; i < Vectors; ++i) acc[r][i] = fma(weight, x[i], acc[r][i]);
         }
     }
-    for (int r = 0; r < Rows; ++r) {
-        for (int i = 0; i < Vectors; ++i) store(out + r * ldo + i * kLanes, acc[r][i]);
+    ONEBIT_UNROLL for (int r = 0; r < Rows; ++r) {
+        ONEBIT_UNROLL for (int i = 0; i < Vectors; ++i) store(out + r * ldo + offset + i * kLanes, acc[r][i]);
     }
 }
 
@@ -111,11 +112,11 @@ inline constexpr int kValueRows = 2;
 // Positions of one segment as the kernels read them.
 template <typename Kv>
 struct Segment {
-    int first;  // absolute position of slot 0
-    int begin;  // first slot any pair sees
-    int end;    // one past the last
-    const Kv* keys[kSegment / kLanes];
-    const Kv* values[kSegment / kLanes];
+    int first;                          // absolute position of slot 0
+    int begin;                          // first slot any pair sees
+    int end;                            // one past the last
+    const Kv* keys[kSegment / kLanes];  // of 16 positions
+    const Kv* values[kSegment];         // of one position
 };
 
 template <typename Kv>
@@ -128,39 +129,59 @@ inline void locate(const KvHead& kv, Segment<Kv>& segment) {
             kv.pool + static_cast<size_t>(kv.pages[position / kv.page_size]) * kv.page_bytes;
         segment.keys[group] = reinterpret_cast<const Kv*>(page + kv.key_offset) +
                               static_cast<ptrdiff_t>(slot) * kv.head_dim;
-        segment.values[group] = reinterpret_cast<const Kv*>(page + kv.value_offset) +
-                                static_cast<ptrdiff_t>(slot) * width;
+        const Kv* values = reinterpret_cast<const Kv*>(page + kv.value_offset) +
+                           static_cast<ptrdiff_t>(slot) * width;
+        for (int i = 0; i < kLanes; ++i) segment.values[group * kLanes + i] = values + i * width;
+    }
+}
+
+// Fetches the keys of `later` and the values of `now`, two groups of 16 positions: with few rows a
+// step waits for memory, and no hardware prefetcher knows the way from page to page.
+template <typename Kv>
+inline void fetch(const Segment<Kv>& segment, int now, int later, int last, int head_dim,
+                  int width) {
+    constexpr int per_line = static_cast<int>(64 / sizeof(Kv));
+    if (later < last) {
+        for (int i = 0; i < head_dim * kLanes; i += per_line) {
+            __builtin_prefetch(segment.keys[later] + i, 0, 2);
+        }
+    }
+    for (int i = 0; i < width * kLanes; i += per_line) {
+        __builtin_prefetch(segment.values[now * kLanes] + i, 0, 2);
     }
 }
 
 template <typename Kv, int Rows>
-inline void scores(const Segment<Kv>& segment, const float* q, int head_dim, float* out) {
+inline void scores(const Segment<Kv>& segment, const float* q, int head_dim, int width,
+                   float* out) {
     constexpr int wide = Rows <= 2 ? 2 * kScoreGroups : kScoreGroups;
     int group = segment.begin / kLanes;
     const int last = (segment.end + kLanes - 1) / kLanes;
-    for (; group + wide <= last; group += wide) {
-        score_tile<Kv, Rows, wide>(q, segment.keys + group, head_dim, out + group * kLanes);
-    }
-    for (; group < last; ++group) {
-        score_tile<Kv, Rows, 1>(q, segment.keys + group, head_dim, out + group * kLanes);
-    }
+    const auto run = [&]<int Groups>() {
+        if constexpr (Rows < kAttentionRows) {
+            for (int i = 0; i < Groups; ++i) {
+                fetch(segment, group + i, group + Groups + i, last, head_dim, width);
+            }
+        }
+        score_tile<Kv, Rows, Groups>(q, segment.keys + group, head_dim, out + group * kLanes);
+        group += Groups;
+    };
+    while (group + wide <= last) run.template operator()<wide>();
+    while (group < last) run.template operator()<1>();
 }
 
 template <typename Kv, int Rows>
 inline void weighted_values(const Segment<Kv>& segment, const float* p, int width, float* out,
                             ptrdiff_t ldo) {
     constexpr int vectors = 4;
-    int i = 0;
-    const auto tile = [&]<int N>() {
-        const Kv* groups[kSegment / kLanes];
-        for (int g = segment.begin / kLanes; g * kLanes < segment.end; ++g) {
-            groups[g] = segment.values[g] + i;
-        }
-        value_tile<Kv, Rows, N>(p, groups, segment.begin, segment.end, width, out + i, ldo);
-        i += N * kLanes;
-    };
-    while (i + vectors * kLanes <= width) tile.template operator()<vectors>();
-    while (i < width) tile.template operator()<1>();
+    int offset = 0;
+    for (; offset + vectors * kLanes <= width; offset += vectors * kLanes) {
+        value_tile<Kv, Rows, vectors>(p, segment.values, segment.begin, segment.end, offset, out,
+                                      ldo);
+    }
+    for (; offset < width; offset += kLanes) {
+        value_tile<Kv, Rows, 1>(p, segment.values, segment.begin, segment.end, offset, out, ldo);
+    }
 }
 
 inline void merge(float* state, const float* part, int head_dim) {
@@ -200,20 +221,32 @@ inline Span span_of(const AttentionCall& call, int pair) {
     return {call.window > 0 ? std::max(0, position - call.window + 1) : 0, position};
 }
 
+// Another thread may have written the queries: all their lines are asked for at once.
+inline void fetch_queries(const AttentionCall& call, int first, int last) {
+    const int dim = call.kv.head_dim;
+    for (int pair = first; pair < last; ++pair) {
+        const float* q = call.q + (pair / call.group) * call.ldq + (pair % call.group) * dim;
+        for (int d = 0; d < dim; d += kLanes) __builtin_prefetch(q + d, 0, 2);
+    }
+}
+
 // Scores -> weights e^(s - max) in place; positions outside the span become 0. Writes the
 // maximum and total into `part`.
 inline void weigh(float* s, const AttentionCall& call, Span span, int first, int begin, int end,
                   const float* slots, float* part) {
-    const Vec low = all(static_cast<float>(std::max(span.low - first, -1)));
-    const Vec high = all(static_cast<float>(std::min(span.high - first, kSegment)));
+    const int low = std::max(span.low - first, begin);
+    const int high = std::min(span.high - first, end - 1);
+    const Vec lowest = all(static_cast<float>(low));
+    const Vec highest = all(static_cast<float>(high));
     const Vec hidden = all(-INFINITY);
     const int from = begin / kLanes * kLanes;
     Vec top = hidden;
     for (int i = from; i < end; i += kLanes) {
         Vec x = load(s + i);
+        const bool whole = low <= i && i + kLanes - 1 <= high;
         if (call.softcap > 0.0F) x = all(call.softcap) * tanh(x / all(call.softcap));
-        x = where_between(load(slots + i), low, high, x, hidden);
-        store(s + i, x);
+        if (!whole) x = where_between(load(slots + i), lowest, highest, x, hidden);
+        if (!whole || call.softcap > 0.0F) store(s + i, x);
         top = max(top, x);
     }
     const float maximum = largest(top);
@@ -255,7 +288,7 @@ inline void attend_rows(const AttentionCall& call, int pair, int rows, int first
         segment.end = std::min(high + 1 - segment.first, kSegment);
         if (segment.begin >= segment.end) continue;
         locate(call.kv, segment);
-        scores<Kv, Rows>(segment, q, dim, s);
+        scores<Kv, Rows>(segment, q, dim, call.kv.value_width(), s);
         for (int r = 0; r < Rows; ++r) {
             weigh(s + r * kSegment, call, span_of(call, pair + std::min(r, rows - 1)),
                   segment.first, segment.begin, segment.end, slots, part + r * state_floats);
@@ -287,6 +320,7 @@ inline void attend_as(const AttentionCall& call, int first_segment, int last_seg
         attend_rows<Kv, Rows>(call, pair, rows, first_segment, last_segment, state, scratch);
     };
     const int end = call.first_pair + call.pairs;
+    fetch_queries(call, call.first_pair, end);
     for (int pair = call.first_pair; pair < end;) {
         const int rows = std::min(end - pair, kAttentionRows);
         switch (rows) {

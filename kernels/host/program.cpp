@@ -92,7 +92,7 @@ void Program::seal() {
             value.data = arena_.floats() + static_cast<size_t>(value.offset) * max_rows;
         }
     }
-    kv_pool_ = Mapping(page_bytes_ * static_cast<size_t>(shape_.pages));
+    kv_pool_ = Mapping(page_bytes_ * static_cast<size_t>(shape_.pages), Mapping::Pages::Large);
 
     size_t packed[3] = {};
     size_t linear_scratch = 0;
@@ -215,7 +215,8 @@ int Program::begin(int index) {
     if (rows == 0) return 0;
     if (const auto* ops = std::get_if<RowPhase>(&phase.body)) {
         // Handing a row or two to another thread costs more than computing them.
-        if (rows > kSerialRows && pool_.threads() > 1) return rows;
+        const int unit = rows_per_unit(rows);
+        if (rows > kSerialRows && pool_.threads() > 1) return (rows + unit - 1) / unit;
         row_ops(*ops, 0, rows, rows);
         return 0;
     }
@@ -228,7 +229,8 @@ void Program::work(int index, int first, int last, int thread) {
     const int rows = rows_of(phase);
     Scratch& scratch = scratch_[static_cast<size_t>(thread)];
     if (const auto* ops = std::get_if<RowPhase>(&phase.body)) {
-        row_ops(*ops, first, last, rows);
+        const int unit = rows_per_unit(rows);
+        row_ops(*ops, first * unit, std::min(last * unit, rows), rows);
     } else if (const auto* op = std::get_if<LinearPhase>(&phase.body)) {
         linear(*op, first, last, rows, scratch);
     } else {

@@ -26,6 +26,10 @@ namespace onebit {
 inline constexpr int kFusedColumns = 64;
 // Row phases of at most this many rows run between two phases, on the thread that gets there.
 inline constexpr int kSerialRows = 2;
+// Rows of one unit of a row phase once there are many: neighbours in a sequence share the cache
+// lines of their keys, so they stay on one thread.
+inline constexpr int kRowsPerUnit = 16;
+inline constexpr int kManyRows = 64;
 
 struct ProgramShape {
     int max_rows;
@@ -197,9 +201,13 @@ class Program final : Phases {
     void find_runs();
     int rows_of(const Phase& phase) const { return phase.wanted ? batch_.wanted : batch_.rows; }
 
+    static int rows_per_unit(int rows) { return rows < kManyRows ? 1 : kRowsPerUnit; }
     void row_ops(const RowPhase& phase, int first, int last, int rows);
     void row_op(const RowOp& op, int first, int last, int rows);
     void append(const RowOp& op, int row);
+    void fetch_slots(const RowOp& op, int first, int last);
+    // Where the first KV head of the layer lies in the page of a row's position.
+    std::byte* slots(const KvLayer& layer, int row) const;
 
     int linear_units(const LinearPhase& phase) const;
     void linear(const LinearPhase& phase, int first, int last, int rows, Scratch& scratch);

@@ -15,8 +15,33 @@ constexpr int kBlockRows = 8;
 void Program::row_ops(const RowPhase& phase, int first, int last, int rows) {
     for (int begin = first; begin < last; begin += kBlockRows) {
         const int end = std::min(begin + kBlockRows, last);
+        for (const RowOp& op : phase.ops) fetch_slots(op, begin, end);
         for (const RowOp& op : phase.ops) row_op(op, begin, end, rows);
     }
+}
+
+// The keys of one position lie a cache line apart: all those lines are asked for before the
+// first is written, or each would be waited for in turn.
+void Program::fetch_slots(const RowOp& op, int first, int last) {
+    if (op.code != RowOp::Code::Append) return;
+    const KvLayer& layer = kv_layers_[static_cast<size_t>(op.table)];
+    const size_t item = shape_.kv_bf16 ? sizeof(uint16_t) : sizeof(float);
+    const auto dim = static_cast<size_t>(layer.head_dim);
+    for (int r = first; r < last; ++r) {
+        const auto slot = static_cast<size_t>(batch_.positions[r] % shape_.page_size);
+        const std::byte* head = slots(layer, r);
+        for (int h = 0; h < layer.heads; ++h, head += layer.key_bytes + layer.value_bytes) {
+            const std::byte* keys = head + (slot / 16 * 16 * dim + slot % 16) * item;
+            for (size_t d = 0; d < dim; ++d) __builtin_prefetch(keys + d * 16 * item, 1);
+        }
+    }
+}
+
+std::byte* Program::slots(const KvLayer& layer, int index) const {
+    const int32_t* table =
+        batch_.page_tables + static_cast<ptrdiff_t>(batch_.sequences[index]) * batch_.max_pages;
+    const auto page = static_cast<size_t>(table[batch_.positions[index] / shape_.page_size]);
+    return kv_pool_.data() + page * page_bytes_ + layer.offset;
 }
 
 void Program::row_op(const RowOp& op, int first, int last, int rows) {
@@ -63,12 +88,8 @@ void Program::row_op(const RowOp& op, int first, int last, int rows) {
 
 void Program::append(const RowOp& op, int index) {
     const KvLayer& layer = kv_layers_[static_cast<size_t>(op.table)];
-    const int position = batch_.positions[index];
-    const int slot = position % shape_.page_size;
-    const int32_t* table =
-        batch_.page_tables + static_cast<ptrdiff_t>(batch_.sequences[index]) * batch_.max_pages;
-    const auto page = static_cast<size_t>(table[position / shape_.page_size]);
-    std::byte* to = kv_pool_.data() + page * page_bytes_ + layer.offset;
+    const int slot = batch_.positions[index] % shape_.page_size;
+    std::byte* to = slots(layer, index);
     const float* k = row(op.in, index);
     const float* v = row(op.in2, index);
     for (int h = 0; h < layer.heads; ++h, k += layer.head_dim, v += layer.head_dim) {

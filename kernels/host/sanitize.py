@@ -26,7 +26,7 @@ def main() -> int:
         build = BUILD / f"sanitize-{sanitizers.replace(',', '-')}"
         configure = [
             cmake, "-S", HOST, "-B", build, "-DONEBIT_MODULE=OFF", "-DONEBIT_TESTS=ON",
-            f"-DONEBIT_SANITIZE={sanitizers}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
+            f"-DONEBIT_SANITIZE={sanitizers}",
         ]  # fmt: skip
         for command in (
             configure,
