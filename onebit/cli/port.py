@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import re
 import socket
@@ -83,9 +84,7 @@ def _address(
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except (socket.gaierror, UnicodeError):
         what = f"{host} is no address or name that this machine knows"
-        mend = "use 127.0.0.1 for this machine alone, or 0.0.0.0 for every interface"
-        where = loaded.source("host").where("host")
-        raise Refusal(error("serve.bad_host", what, mend, where)) from None
+        raise Refusal(_bad_host(loaded, what)) from None
     # IPv4 first: supervisors and clients reach 127.0.0.1, which ::1 does not answer.
     family, _, _, _, address = min(found, key=lambda item: item[0] != socket.AF_INET)
     return family, (str(address[0]), port)
@@ -93,11 +92,16 @@ def _address(
 
 def _cannot_listen(loaded: LoadedConfig, problem: OSError) -> Finding:
     host, port = loaded.config.host, loaded.config.port
+    if problem.errno == errno.EADDRNOTAVAIL:
+        return _bad_host(loaded, f"{host} is not an address of this machine")
+    mend = "stop the program that uses it, or choose another --port"
+    if problem.errno == errno.EACCES:
+        mend = "choose a --port above 1023"
     reason = (problem.strerror or str(problem)).lower()
     where = loaded.source("port").where("port")
-    return error(
-        "serve.port",
-        f"cannot listen on {host}:{port}: {reason}",
-        "stop the program that uses it, or choose another --port",
-        where,
-    )
+    return error("serve.port", f"cannot listen on {host}:{port}: {reason}", mend, where)
+
+
+def _bad_host(loaded: LoadedConfig, what: str) -> Finding:
+    mend = "use 127.0.0.1 for this machine alone, or 0.0.0.0 for every interface"
+    return error("serve.bad_host", what, mend, loaded.source("host").where("host"))
