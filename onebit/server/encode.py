@@ -26,4 +26,4 @@ def event(value: Any) -> bytes:
 
 def named_event(value: dict[str, Any]) -> bytes:
     """Return one server-sent event named after its `type`."""
-    return b"event: " + value["type"].encode() + b"\ndata: " + encode_json(value) + b"\n\n"
+    return b"event: " + str(value["type"]).encode() + b"\ndata: " + encode_json(value) + b"\n\n"

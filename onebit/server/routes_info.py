@@ -219,8 +219,8 @@ async def slot_action(request: Request[Any, Any, Any]) -> ASGIApp:
     """Refuse slot files: prefixes are cached by content, not by slot."""
     raise ApiError(
         501,
-        f"Slot {request.path_params['slot']} cannot be saved, restored or erased: onebit has no --slot-save-path; "
-        "prefixes are cached by their content.",
+        f"Slot {request.path_params['slot']} cannot be saved, restored or erased: onebit has no "
+        "--slot-save-path; prefixes are cached by their content.",
         code="not_supported",
     )
 

@@ -92,6 +92,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = raise_exception
         self.globals["strftime_now"] = strftime_now
 
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+        """Refuse a walk to an object's insides at once; Jinja would print nothing for it."""
+        raise SecurityError(
+            f"the attribute {attribute} of a {type(obj).__name__} is not open to a chat template"
+        )
+
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:  # noqa: ARG002
         """Refuse powers: one of them can compute for hours without a chance to interrupt it."""
         raise SecurityError(f"the operator {operator} is not allowed in a chat template")

@@ -43,9 +43,12 @@ class ChatTemplate:
         self.source = source
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        with self._lock:
+        try:
             self.variables: frozenset[str] = frozenset(self._start()["variables"])
-        """Names that the template reads and does not set itself."""
+            """Names that the template reads and does not set itself."""
+        except TemplateError:
+            self._stop()
+            raise
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """Return the prompt.
