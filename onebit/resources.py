@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
-_SOURCE_TREE = {"manifests": "manifests", "kernels": "kernels/npu"}
+_FOLDERS = {"manifests": "manifests", "kernels": "kernels/npu"}
+"""Name -> folder in the source tree; a wheel has its last part in `onebit/_data`."""
 
 
 def resource_dir(name: str) -> Path:
@@ -13,5 +14,6 @@ def resource_dir(name: str) -> Path:
 
     A wheel carries them inside the package; a source tree keeps them beside it.
     """
-    packaged = _PACKAGE / "_data" / name
-    return packaged if packaged.is_dir() else _PACKAGE.parent / _SOURCE_TREE[name]
+    folder = Path(_FOLDERS[name])
+    packaged = _PACKAGE / "_data" / folder.name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / folder
