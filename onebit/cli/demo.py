@@ -29,7 +29,8 @@ def command(config_file: Path | None, **parameters: Any) -> int:
 
 
 def _say_how(name: str, url: str) -> None:
-    body = {"model": name, "messages": [{"role": "user", "content": "What is 2+2?"}]}
+    question = {"role": "user", "content": "What is 2+2?"}
+    body = {"model": name, "messages": [question], "temperature": 0}
     say(
         f"try: curl {url}/v1/chat/completions -H 'Content-Type: application/json' "
         f"-d {shlex.quote(json.dumps(body))}"
