@@ -31,6 +31,7 @@ NO_EFFECT = frozenset(
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
+    "chat_template": (),
     "conversation": (),
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
@@ -43,6 +44,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "modalities": (["text"],),
     "n_keep": (0,),
+    "n_predict": (-1,),
     "previous_response_id": (),
     "prompt_template": (),
     "samplers": (),

@@ -48,8 +48,6 @@ async def completion_job(
     limit = _limit(request.max_completion_tokens, request.max_tokens)
     if limit == 0 and not request.echo:
         raise bad_request("max_tokens", "max_tokens is 0, which takes echo: true.")
-    if request.logprobs is not None and not 0 <= request.logprobs <= 20:
-        raise bad_request("logprobs", f"logprobs is {request.logprobs}; use 0 to 20.")
     prompts = await encode_prompts(state, served, request.prompt)
     base = replace(
         base_request(served, request),

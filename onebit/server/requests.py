@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from onebit.server.fields import RequestModel
 from onebit.server.messages import Message, Tool
@@ -40,6 +40,11 @@ def _mixed(items: Any) -> list[int | str]:
         if type(item) is not int and not isinstance(item, str):
             raise ValueError(f"{item!r:.40} is no token id")
     return items
+
+
+def _count(value: Any) -> Any:
+    """Return `true` and `false` as the counts 1 and 0, which some clients mean by them."""
+    return int(value) if isinstance(value, bool) else value
 
 
 def _stops(value: Any) -> list[str]:
@@ -201,7 +206,7 @@ class CompletionRequest(Sampling):
     max_completion_tokens: int | None = Field(default=None, ge=0)
     n: int = Field(default=1, ge=1)
     echo: bool = False
-    logprobs: Annotated[int | bool, AfterValidator(int)] | None = Field(default=None)
+    logprobs: Annotated[int, BeforeValidator(_count)] | None = Field(default=None, ge=0, le=20)
     response_format: ResponseFormat | None = None
 
 

@@ -73,10 +73,12 @@ class Running:
 Serve = Callable[..., Running]
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Start servers; all are ended after the test."""
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Start servers, one for each set of arguments; `fresh` ones are not shared by tests."""
+    tmp_path = tmp_path_factory.mktemp("models")
     started: list[Running] = []
+    shared: dict[str, Running] = {}
 
     def start(
         script: NullScript | None = None,
@@ -87,8 +89,12 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         grace: float = 4.0,
         limits: EngineLimits | None = None,
         loaded: bool = True,
+        fresh: bool = False,
         **plan: Any,
     ) -> Running:
+        key = repr((script, api, template, context, grace, limits, loaded, plan))
+        if not fresh and key in shared:
+            return shared[key]
         directory = write_text_files(tmp_path / f"model{len(started)}", template)
         made = tiny_plan(context=context, **plan)
         text = load_text(directory, made)
@@ -124,6 +130,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             config,
         )
         started.append(running)
+        if not fresh:
+            shared[key] = running
         return running
 
     yield start
