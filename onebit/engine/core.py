@@ -137,7 +137,12 @@ class EngineCore:
                     work, logits[first:row], argmax[first:row] if argmax else None, now
                 )
             except OnebitError as problem:
-                log.warning("sequence ended: %s", problem, exc_info=problem.__cause__)
+                log.warning(
+                    "request %s ended: %s",
+                    work.sequence.request.id,
+                    problem,
+                    exc_info=problem.__cause__,
+                )
                 self._finish(work.sequence, "error", problem=problem)
 
     def collect(self) -> None:
