@@ -120,7 +120,8 @@ def test_every_draw_is_an_allowed_token(
     if top_k:
         assert token in np.argsort(-row, kind="stable")[:top_k]
     if temperature <= 1e-30 or (top_p == 1e-9 and size < 1000) or min_p == 1.0:
-        assert row[token] == row.max()
+        # As likely as the likeliest, to the precision of float32 weights.
+        assert row.max() - row[token] <= 1e-6 * temperature
 
 
 def test_uniform_depends_on_its_arguments_alone() -> None:
