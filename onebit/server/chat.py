@@ -117,6 +117,7 @@ class ChatStream:
         head = b"data: " + encode_json(self._fields)[:-1] + b',"choices":[{"index":'
         self._heads = [head + b"%d" % i + b',"delta":' for i in range(job.choices)]
         self._begun = [False] * job.choices
+        self._open = job.choices
 
     def events(self, pieces: Sequence[Piece], run: Run) -> list[bytes]:
         """Return the events for pieces of answers."""
@@ -158,15 +159,12 @@ class ChatStream:
             for c in delta.tools
         ]
         if piece.finish is not None:
-            tail = b"" if self._is_open(run) else self._timings(run)
+            self._open -= 1
+            tail = b"" if self._open or self._include_usage else self._timings(run)
             reason = b',"finish_reason":"%s"}]' % piece.finish.reason.encode()
             made.append(head + b"{}" + self._probs(logprobs) + reason + tail + b"}\n\n")
         elif logprobs and not delta.text:
             made.append(head + b"{}" + self._probs(logprobs) + b',"finish_reason":null}]}\n\n')
-
-    def _is_open(self, run: Run) -> bool:
-        """Return whether more chunks follow this finish."""
-        return self._include_usage or len(run.finishes) < self._job.choices
 
     def _timings(self, run: Run) -> bytes:
         return b',"timings":' + encode_json(timings_of(self._job, run.finishes))

@@ -104,6 +104,7 @@ class CompletionStream:
             "system_fingerprint": FINGERPRINT,
         }
         head = b"data: " + encode_json(self._fields)[:-1] + b',"choices":[{"index":'
+        self._open = job.choices
         self._heads = [head + b"%d" % i + b',"text":' for i in range(job.choices)]
 
     def events(self, pieces: Sequence[Piece], run: Run) -> list[bytes]:
@@ -114,6 +115,7 @@ class CompletionStream:
             head = self._heads[piece.choice]
             shown = b',"logprobs":' + encode_json(probs)
             if piece.finish is not None:
+                self._open -= 1
                 if text and probs is None:
                     made.append(head + encode_json(text) + shown + b',"finish_reason":null}]}\n\n')
                     text = ""
@@ -141,6 +143,6 @@ class CompletionStream:
 
     def _tail(self, run: Run) -> bytes:
         """Return the timings, on the stream's last chunk only."""
-        if self._include_usage or len(run.finishes) < self._job.choices:
+        if self._open or self._include_usage:
             return b""
         return b',"timings":' + encode_json(timings_of(self._job, run.finishes))
