@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,8 @@ def command(directory: Path, model: Path | None, as_json: bool) -> int:
 
     Exit status: 0 the set is complete (for MODEL, if given), 1 it is not, 2 bad usage.
     """
-    from onebit.devices.npu.kernels import inspect_kernels
-
-    report = inspect_kernels(directory, _plan(model) if model is not None else None)
+    inspect = import_module("onebit.devices.npu.kernels").inspect_kernels
+    report = inspect(directory, _plan(model) if model is not None else None)
     if as_json:
         say_json(report)
         return 0 if report.complete else 1

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from onebit.config.logging import LoggingConfig
 
 SHOWN = ("route", "device", "kernels", "numerics")
+
+
+def process_age() -> float:
+    """Return the seconds since this process was started, interpreter and imports included."""
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def ready_line(
@@ -21,7 +31,7 @@ def ready_line(
         name: Name under which the model is served.
         facts: A session's facts.
         url: Where it is served.
-        seconds: From the start of the command until now.
+        seconds: From the start of the process until now.
     """
     fields: dict[str, object] = {"model": name, **{key: facts.get(key, "-") for key in SHOWN}}
     if "npu_streams" in facts:

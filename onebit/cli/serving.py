@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from onebit.cli.logs import set_up_logs
 from onebit.cli.output import ProgressBar, fail, say, show_findings
 from onebit.cli.port import bind, check_public, listen, url_of
-from onebit.cli.ready import ready_line
+from onebit.cli.ready import process_age, ready_line
 from onebit.config import LoadedConfig
 from onebit.findings import Finding, OnebitError, Severity, error
 from onebit.routes import Resolution, Session, World, resolve
@@ -20,9 +19,6 @@ from onebit.routes import Resolution, Session, World, resolve
 if TYPE_CHECKING:
     from onebit.engine import Engine
     from onebit.server import ServerState
-
-STARTED = time.monotonic()
-
 
 def serve(
     loaded: LoadedConfig, world: World, *, on_ready: Callable[[str, str], None] | None = None
@@ -90,7 +86,7 @@ class _Loading:
 
     def run(self) -> None:
         try:
-            self.load()
+            self.say_ready(self.load())
         except OnebitError as problem:
             self.fail(problem.findings)
         except Exception as problem:
@@ -102,7 +98,7 @@ class _Loading:
         self.state.set_failure(findings)
         self.failed.set()
 
-    def load(self) -> None:
+    def load(self) -> Session:
         from onebit.engine import Engine
         from onebit.server import ServedModel
 
@@ -129,12 +125,11 @@ class _Loading:
                 path=str(self.loaded.config.model),
             )
         )
-        self.say_ready(session)
+        return session
 
     def say_ready(self, session: Session) -> None:
-        name = session.resolution.name
-        seconds = time.monotonic() - STARTED
-        say(ready_line(self.loaded.config.logging, name, session.facts, self.url, seconds))
+        name, logs = session.resolution.name, self.loaded.config.logging
+        say(ready_line(logs, name, session.facts, self.url, process_age()))
         if self.on_ready is not None:
             self.on_ready(name, self.url)
 

@@ -1,32 +1,59 @@
-"""What the NPU device's own probes say, in the resolver's terms."""
+"""What the NPU device's own probes say, in the resolver's terms.
+
+The NPU's modules are imported only when a device is wanted. Expected of them:
+
+    onebit.devices.npu.probe.probe_npu() -> usable, what, findings, busy
+    onebit.devices.npu.kernels.find_kernel_set(plan, directory, configured, variable)
+        -> searched [place, path, why], path, designs [names], findings
+    onebit.forward.remote.open_npu(plan, container path, kernels path, options, NpuConfig)
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from onebit.devices.base import Program
 from onebit.findings import error
 from onebit.plan.model import Plan
-from onebit.routes.world import KernelSearch, NpuState
+from onebit.routes.resolution import KernelPlace
+from onebit.routes.world import KernelSearch, NpuState, Opening
+
+_ABSENT = "this build has no NPU device"
 
 
 def npu_state() -> NpuState:
     """Probe the NPU: pyxrt, device, permissions, lock."""
     if find_spec("onebit.devices.npu") is None:
-        return NpuState(
-            False,
-            "this build has no NPU device",
-            (error("npu.absent", "this build has no NPU device", "set device: cpu"),),
-        )
-    from onebit.devices.npu.probe import probe_npu
-
-    return probe_npu()
+        return NpuState(False, _ABSENT, (error("npu.absent", _ABSENT, "set device: cpu"),))
+    found = import_module("onebit.devices.npu.probe").probe_npu()
+    return NpuState(found.usable, found.what, tuple(found.findings), found.busy)
 
 
 def search_kernels(
     plan: Plan, directory: Path, configured: Path | None, variable: str | None
 ) -> KernelSearch:
     """Look for a kernel set that runs `plan`."""
-    from onebit.devices.npu.kernels import find_kernel_set
+    if find_spec("onebit.devices.npu") is None:
+        return KernelSearch((), findings=(error("npu.absent", _ABSENT, "set device: cpu"),))
+    kernels = import_module("onebit.devices.npu.kernels")
+    found = kernels.find_kernel_set(plan, directory, configured, variable)
+    searched = tuple(
+        KernelPlace(place=p.place, path=str(p.path) if p.path is not None else None, why=p.why)
+        for p in found.searched
+    )
+    path = Path(found.path) if found.path is not None else None
+    return KernelSearch(searched, path, len(found.designs), tuple(found.findings))
 
-    return find_kernel_set(plan, directory, configured, variable)
+
+def open_on_npu(opening: Opening) -> Program:
+    """Open a program in the NPU's worker process."""
+    program: Program = import_module("onebit.forward.remote").open_npu(
+        opening.plan,
+        Path(opening.container.path),
+        Path(opening.kernels) if opening.kernels is not None else None,
+        opening.options,
+        opening.npu,
+    )
+    return program

@@ -10,7 +10,6 @@ from onebit.config import ServeConfig
 from onebit.container import Container
 from onebit.devices.base import Program, ProgramOptions
 from onebit.engine import EngineLimits
-from onebit.plan import bind
 from onebit.plan.model import Plan
 from onebit.routes.request import Request
 from onebit.routes.resolution import Memory, Progress, Resolution
@@ -108,7 +107,7 @@ def open_session(
         program = request.world.open_program(
             Opening(
                 plan=plan,
-                weights=bind(plan, container),
+                container=container,
                 device=device,
                 options=program_options(request.config, memory),
                 npu=request.config.npu,

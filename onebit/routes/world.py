@@ -13,9 +13,10 @@ from pathlib import Path
 
 from onebit.config import DeviceName
 from onebit.config.npu import NpuConfig
+from onebit.container import Container
 from onebit.devices.base import Program, ProgramOptions
 from onebit.findings import Finding
-from onebit.plan.bind import Weights
+from onebit.plan import bind
 from onebit.plan.model import Plan
 from onebit.routes.addons import InstalledAddon, installed_addons
 from onebit.routes.resolution import KernelPlace
@@ -74,7 +75,7 @@ class Opening:
     """What a device is opened with."""
 
     plan: Plan
-    weights: Weights
+    container: Container
     device: DeviceName
     options: ProgramOptions
     npu: NpuConfig
@@ -86,16 +87,13 @@ class Opening:
 
 def _open_program(opening: Opening) -> Program:
     if opening.device == "npu":
-        from onebit.devices.npu import open_npu
+        from onebit.routes.npu import open_on_npu
 
-        return open_npu(
-            opening.plan, opening.weights, opening.options, opening.npu, opening.kernels
-        )
+        return open_on_npu(opening)
     from onebit.forward import open_host
 
-    return open_host(
-        opening.plan, opening.weights, opening.device, opening.options, isa=opening.isa
-    )
+    weights = bind(opening.plan, opening.container)
+    return open_host(opening.plan, weights, opening.device, opening.options, isa=opening.isa)
 
 
 @dataclass(frozen=True)
