@@ -94,6 +94,8 @@ class Server(uvicorn.Server):
         self.state = state
         self.grace = grace
         self.failed = failed
+        self.loop: asyncio.AbstractEventLoop
+        """The loop that it runs in, once it has started."""
         self._ending: asyncio.Task[None] | None = None
 
     @contextmanager
@@ -103,11 +105,11 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen; take the signals when this is the main thread."""
+        self.loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
-            loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._signalled)
+                self.loop.add_signal_handler(number, self._signalled)
 
     async def on_tick(self, counter: int) -> bool:
         """Look ten times a second whether to go on."""
