@@ -52,7 +52,16 @@ def _option(leaf: Leaf) -> Callable[[_F], _F]:
         return click.option(leaf.flag, target, multiple=True, metavar="KEY=VALUE", help=text)
     if leaf.is_list:
         return click.option(leaf.flag, target, multiple=True, metavar="TEXT", help=text)
-    return click.option(*names, leaf.flag, target, default=None, metavar="VALUE", help=text)
+    return click.option(*names, leaf.flag, target, default=None, metavar=_metavar(leaf), help=text)
+
+
+def _metavar(leaf: Leaf) -> str:
+    if leaf.choices:
+        return "|".join(leaf.choices)
+    if leaf.is_path:
+        return "PATH"
+    unit = leaf.honoured.unit.upper() if leaf.honoured is not None else ""
+    return unit or ("NUMBER" if isinstance(leaf.default, int | float) else "TEXT")
 
 
 def _parameter(leaf: Leaf) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from onebit.cli.logs import set_up_logs
-from onebit.cli.output import ProgressBar, fail, say, show_findings
+from onebit.cli.output import ProgressBar, say, show_findings
 from onebit.cli.port import bind, check_public, listen, url_of
 from onebit.cli.ready import process_age, ready_line
 from onebit.config import LoadedConfig
@@ -19,6 +20,8 @@ from onebit.routes import Resolution, Session, World, resolve
 if TYPE_CHECKING:
     from onebit.engine import Engine
     from onebit.server import ServerState
+log = logging.getLogger("onebit.serve")
+
 
 def serve(
     loaded: LoadedConfig, world: World, *, on_ready: Callable[[str, str], None] | None = None
@@ -109,9 +112,11 @@ class _Loading:
                 bar(doing, done, total)
 
             session = self.session = self.resolution.open(progress)
+        device = session.resolution.device
+        log.info("device %s: %s", session.program.info.device, device.why)
         for finding in session.resolution.findings:
             if finding.severity is Severity.WARNING:
-                fail(str(finding))
+                log.warning("%s", finding)
         engine = Engine(session.program, session.limits, eos=session.plan.tokens.eos)
         engine.start()
         self.engine = engine

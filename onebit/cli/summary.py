@@ -5,7 +5,7 @@ from __future__ import annotations
 from onebit.cli.output import size, table
 from onebit.plan.model import Plan
 from onebit.routes.kv import kv_bytes_per_token
-from onebit.routes.resolution import PlanSummary, Resolution, RouteTrial, summarise
+from onebit.routes.resolution import PlanSummary, Resolution, RouteTrial, Setting, summarise
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -40,11 +40,15 @@ def trial_lines(trials: tuple[RouteTrial, ...]) -> list[str]:
     return lines
 
 
+def setting_lines(settings: tuple[Setting, ...]) -> list[str]:
+    """Return every setting with its value and where it came from."""
+    rows = [(s.name, _value(s.value), s.source) for s in settings]
+    return ["settings", *table(rows, indent="  ")]
+
+
 def resolution_lines(resolution: Resolution) -> list[str]:
     """Return the whole decision, as `explain` prints it."""
-    lines = ["settings"]
-    rows = [(s.name, _value(s.value), s.source) for s in resolution.settings]
-    lines += table(rows, indent="  ")
+    lines = setting_lines(resolution.settings)
     lines += ["", "routes, in the order in which they are tried"]
     lines += [
         f"  {t.route:<14} {'taken' if t.taken else 'passed':<7} {t.why}" for t in resolution.trials

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -73,6 +73,11 @@ class Leaf:
         """Whether the value is yes or no."""
         return self.field.annotation is bool
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that the value may be, where it is one of a closed set."""
+        return tuple(dict.fromkeys(_words(self.field.annotation)))
+
     def value(self, config: ServeConfig) -> Any:
         """Return this setting's value in `config`."""
         value: Any = config
@@ -83,6 +88,14 @@ class Leaf:
 
 def _holds(annotation: Any, wanted: type) -> bool:
     return annotation is wanted or any(_holds(part, wanted) for part in get_args(annotation))
+
+
+def _words(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from (str(word) for word in get_args(annotation))
+        return
+    for part in get_args(annotation):
+        yield from _words(part)
 
 
 def _walk(model: type[BaseModel], prefix: tuple[str, ...]) -> Iterator[Leaf]:

@@ -72,17 +72,20 @@ class Request:
 
     def settings(self) -> tuple[Setting, ...]:
         """Return every setting with its value and source; secrets are not shown."""
-        rows = []
-        for leaf in leaves():
-            value = leaf.value(self.config)
-            if leaf.name == "api.keys":
-                value = [f"({len(value)} hidden)"] if value else []
-            elif isinstance(value, Path):
-                value = str(value)
-            rows.append(
-                Setting(name=leaf.name, value=value, source=str(self.loaded.source(leaf.name)))
-            )
-        return tuple(rows)
+        return settings_of(self.loaded)
+
+
+def settings_of(loaded: LoadedConfig) -> tuple[Setting, ...]:
+    """Return every setting of a config with its value and source; secrets are not shown."""
+    rows = []
+    for leaf in leaves():
+        value = leaf.value(loaded.config)
+        if leaf.name == "api.keys":
+            value = [f"({len(value)} hidden)"] if value else []
+        elif isinstance(value, Path):
+            value = str(value)
+        rows.append(Setting(name=leaf.name, value=value, source=str(loaded.source(leaf.name))))
+    return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from onebit.cli import version as version_module
 from onebit.plan import read_plan
 
 from .conftest import Run
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_version_is_the_text_after_the_first_space(run: Run) -> None:
@@ -131,8 +135,20 @@ def test_explain_refuses_a_setting_by_name_and_line(run: Run, tiny: Path, tmp_pa
     config.write_text(f"model: {tiny}\ndevice: cpu\nnpu:\n  streams: 2\n")
     result = run("explain", "--config", config)
     assert result.status == 1
-    assert f"{config}:4:3: npu.streams" in result.err
-    assert "it is honoured with device: npu" in result.err
+    assert f"{config}:4:3: npu.streams" in result.out
+    assert "it is honoured with device: npu" in result.out
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert f"npu.streams 2 {config}:4" in lines
+    assert "model-generic  refuses" in result.out
+    data = json.loads(run("explain", "--config", config, "--json").out)
+    assert data["refused"]
+    assert [finding["code"] for finding in data["findings"]] == ["config.not_honoured"]
+
+
+def test_explain_without_a_model(run: Run) -> None:
+    result = run("explain")
+    assert result.status == 1
+    assert "no model is named" in result.out
 
 
 def test_plan_is_shown_written_and_read_back(run: Run, tiny: Path) -> None:
@@ -217,3 +233,30 @@ def test_run_with_a_prompt_that_is_too_long(run: Run, tiny: Path) -> None:
 
 def test_schema_prints_json(run: Run) -> None:
     assert json.loads(run("schema", "finding").out)["title"] == "onebit finding"
+
+
+def test_help_shows_choices_and_units(run: Run) -> None:
+    text = run("serve", "--help").out
+    assert "--device auto|cpu|npu|reference" in text
+    assert "-m, --model PATH" in text
+    assert "--ctx-size TOKENS" in text
+    assert "--npu-opt KEY=VALUE" in text
+    assert "--laya-model PATH" in text
+    assert "--embedding" not in text
+
+
+def test_validate_needs_neither_pyxrt_nor_the_native_extension(tiny: Path) -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['pyxrt'] = None\n"
+        "sys.modules['onebit.devices._native'] = None\n"
+        "import onebit\n"
+        "assert 'numpy' not in sys.modules\n"
+        "from onebit.cli.main import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", script, "validate", str(tiny)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "servable: route model-generic on reference" in done.stdout
+    assert "native kernels are missing" in done.stdout

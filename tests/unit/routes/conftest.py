@@ -15,6 +15,8 @@ from tests.fixtures.tiny_container import write_tiny
 def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("routes") / "tiny"
     write_tiny(directory, "llama")
+    # Without a chat template no worker process is started to render it, which is most of the time.
+    (directory / "tokenizer_config.json").write_text("{}")
     return directory
 
 
