@@ -167,8 +167,11 @@ def main() -> None:
             signal.setitimer(signal.ITIMER_PROF, 0)
         except BudgetError:
             signal.setitimer(signal.ITIMER_PROF, 0)
-        reply_to.write(json.dumps(reply) + "\n")
-        reply_to.flush()
+        try:
+            reply_to.write(json.dumps(reply) + "\n")
+            reply_to.flush()
+        except BrokenPipeError:
+            os._exit(0)  # the parent is gone: nobody reads this, nor a traceback
 
 
 if __name__ == "__main__":
