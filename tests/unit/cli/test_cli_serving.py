@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,64 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PATIENCE = 60.0
-"""Seconds; only a hang comes near it."""
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-class Child:
-    """A server process."""
-
-    def __init__(self, command: list[str], port: int, environ: dict[str, str]) -> None:
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def wait_ready(self) -> None:
-        """Poll /health as Lemonade does: only a 200 counts."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                raise AssertionError(self.process.communicate())
-            if self.health() == 200:
-                return
-            time.sleep(0.05)
-        raise AssertionError("not ready")
-
-    def health(self) -> int:
-        try:
-            return httpx.get(f"{self.url}/health", timeout=2).status_code
-        except httpx.TransportError:
-            return 0
-
-    def complete(self, prompt: str = "Hello") -> bytes:
-        body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
-        reply = httpx.post(f"{self.url}/v1/completions", json=body, timeout=PATIENCE)
-        assert reply.status_code == 200, reply.text
-        return reply.json()["choices"][0]["text"].encode()
-
-    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
-        self.process.send_signal(number)
-        return self.end()
-
-    def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=PATIENCE)
-        assert "Traceback" not in err
-        return self.process.returncode, out, err
-
+from tests.fixtures.child import PATIENCE, Child, free_port
 
 Start = Callable[..., Child]
 
