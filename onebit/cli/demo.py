@@ -22,10 +22,10 @@ def command(config_file: Path | None, **parameters: Any) -> int:
     from onebit.cli.serving import serve
 
     example = config_file or resource_dir("manifests") / "demo.yaml"
-    loaded, world = read_config({**parameters, "config_file": example}), this_world()
+    loaded = read_config({**parameters, "config_file": example})
     if loaded.config.model is None:
-        loaded = with_demo_model(loaded, world)
-    return serve(loaded, world, on_ready=_say_how)
+        loaded = with_demo_model(loaded, this_world())
+    return serve(loaded, this_world, on_ready=_say_how)
 
 
 def _say_how(name: str, url: str) -> None:

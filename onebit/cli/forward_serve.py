@@ -18,4 +18,4 @@ def command(**parameters: Any) -> int:
     """
     from onebit.cli.serving import serve
 
-    return serve(read_config(parameters), this_world())
+    return serve(read_config(parameters), this_world)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from onebit.config import LoadedConfig, load_config
 from onebit.config.walk import Leaf, leaves
 from onebit.findings import Refusal, UsageError, Where, error
-from onebit.routes.world import World
+
+if TYPE_CHECKING:
+    from onebit.routes.world import World
 
 SHORT = {"model": "-m", "port": "-p"}
 NOT_SERVED = {
@@ -112,4 +114,6 @@ def _pairs(leaf: Leaf, values: tuple[str, ...]) -> dict[str, str]:
 
 def this_world() -> World:
     """Return the machine that this process runs on."""
+    from onebit.routes.world import World  # brings the whole engine: only when it is needed
+
     return World(environ=dict(os.environ))

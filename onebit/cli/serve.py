@@ -15,4 +15,4 @@ def command(**parameters: Any) -> int:
     """Serve a model over the OpenAI API."""
     from onebit.cli.serving import serve
 
-    return serve(read_config(parameters), this_world())
+    return serve(read_config(parameters), this_world)

@@ -15,16 +15,20 @@ from onebit.cli.port import bind, check_public, listen, url_of
 from onebit.cli.ready import process_age, ready_line
 from onebit.config import LoadedConfig
 from onebit.findings import Finding, OnebitError, Severity, error
-from onebit.routes import Resolution, Session, World, resolve
 
 if TYPE_CHECKING:
     from onebit.engine import Engine
+    from onebit.routes import Resolution, Session, World
     from onebit.server import ServerState
+
 log = logging.getLogger("onebit.serve")
 
 
 def serve(
-    loaded: LoadedConfig, world: World, *, on_ready: Callable[[str, str], None] | None = None
+    loaded: LoadedConfig,
+    machine: Callable[[], World],
+    *,
+    on_ready: Callable[[str, str], None] | None = None,
 ) -> int:
     """Serve a model until a signal ends it; returns the exit status.
 
@@ -33,19 +37,21 @@ def serve(
 
     Args:
         loaded: The config.
-        world: The machine.
+        machine: Gives the machine to serve on.
         on_ready: Told the model's name and the URL once requests are answered.
 
     Raises:
         OnebitError: a refusal, or a port that is taken.
     """
     set_up_logs(loaded.config.logging)
-    # The server's libraries take a third of the start to import; resolving does not need them.
-    threading.Thread(target=import_module, args=("onebit.server",), daemon=True).start()
-    sock = bind(loaded)  # a busy port ends the start first; nothing answers on it yet
+    sock = bind(loaded)
     try:
         check_public(loaded, sock)
-        resolution = resolve(loaded, world)
+        # The server's libraries take a fifth of the start to import; resolving needs none of them.
+        threading.Thread(target=import_module, args=("onebit.server",), daemon=True).start()
+        from onebit.routes import resolve
+
+        resolution = resolve(loaded, machine())
         if loaded.config.api.keys_file is not None:
             import_module("onebit.server.keys").api_keys(loaded.config.api)
         listen(loaded, sock)

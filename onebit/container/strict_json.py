@@ -39,8 +39,12 @@ class StrictJsonError(ValueError):
         self.offset = offset
 
 
-def parse(raw: bytes) -> Any:
+def parse(raw: bytes, duplicated: list[StrictObject] | None = None) -> Any:
     """Parse UTF-8 JSON; objects become `StrictObject`.
+
+    Args:
+        raw: The text.
+        duplicated: Takes every object that holds a name twice.
 
     Raises:
         StrictJsonError: Not UTF-8, not JSON, NaN or Infinity, nested too deep, or so many
@@ -56,10 +60,17 @@ def parse(raw: bytes) -> Any:
     except UnicodeDecodeError as bad:
         message = f"byte 0x{raw[bad.start]:02X} is not UTF-8 there"
         raise StrictJsonError("not_utf8", message, bad.start) from bad
+
+    def strict(pairs: Sequence[tuple[str, Any]]) -> StrictObject:
+        made = StrictObject(pairs)
+        if made.duplicates and duplicated is not None:
+            duplicated.append(made)
+        return made
+
     try:
         return json.loads(
             text,
-            object_pairs_hook=StrictObject,
+            object_pairs_hook=strict,
             parse_constant=_refuse_constant,
             parse_int=_bounded_int,
             parse_float=_bounded_float,

@@ -28,7 +28,8 @@ def read_json_object(path: Path, mend: str) -> dict[str, Any]:
     if not raw.strip():
         raise InputError(error("json.empty", "the file is empty", mend, where))
     try:
-        value = strict_json.parse(raw)
+        duplicated: list[strict_json.StrictObject] = []
+        value = strict_json.parse(raw, duplicated)
     except strict_json.StrictJsonError as cause:
         place = _place(path, raw, cause.offset)
         raise InputError(
@@ -37,8 +38,8 @@ def read_json_object(path: Path, mend: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise InputError(error("json.not_object", f"holds a {kind}, not an object", mend, where))
-    duplicates = list(_duplicates(value, ""))
-    if duplicates:
+    if duplicated:
+        duplicates = list(_duplicates(value, ""))
         raise InputError(
             [
                 error(
