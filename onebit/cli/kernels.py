@@ -27,6 +27,11 @@ def command(directory: Path, model: Path | None, as_json: bool) -> int:
 
     Exit status: 0 the set is complete (for MODEL, if given), 1 it is not, 2 bad usage.
     """
+    from onebit.findings import Refusal
+    from onebit.routes.npu import ABSENT, have_device
+
+    if not have_device():
+        raise Refusal(ABSENT)
     inspect = import_module("onebit.devices.npu.kernels").inspect_kernels
     report = inspect(directory, _plan(model) if model is not None else None)
     if as_json:

@@ -20,13 +20,18 @@ from onebit.plan.model import Plan
 from onebit.routes.resolution import KernelPlace
 from onebit.routes.world import KernelSearch, NpuState, Opening
 
-_ABSENT = "this build has no NPU device"
+ABSENT = error("npu.absent", "this build has no NPU device", "set device: cpu")
+
+
+def have_device() -> bool:
+    """Whether this build has the NPU device's modules."""
+    return find_spec("onebit.devices.npu") is not None
 
 
 def npu_state() -> NpuState:
     """Probe the NPU: pyxrt, device, permissions, lock."""
-    if find_spec("onebit.devices.npu") is None:
-        return NpuState(False, _ABSENT, (error("npu.absent", _ABSENT, "set device: cpu"),))
+    if not have_device():
+        return NpuState(False, ABSENT.what, (ABSENT,))
     found = import_module("onebit.devices.npu.probe").probe_npu()
     return NpuState(found.usable, found.what, tuple(found.findings), found.busy)
 
@@ -35,8 +40,8 @@ def search_kernels(
     plan: Plan, directory: Path, configured: Path | None, variable: str | None
 ) -> KernelSearch:
     """Look for a kernel set that runs `plan`."""
-    if find_spec("onebit.devices.npu") is None:
-        return KernelSearch((), findings=(error("npu.absent", _ABSENT, "set device: cpu"),))
+    if not have_device():
+        return KernelSearch((), findings=(ABSENT,))
     kernels = import_module("onebit.devices.npu.kernels")
     found = kernels.find_kernel_set(plan, directory, configured, variable)
     searched = tuple(
