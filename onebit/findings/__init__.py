@@ -3,6 +3,7 @@
 from onebit.findings.errors import (
     DeviceError,
     InputError,
+    KvLost,
     OnebitError,
     Refusal,
     UsageError,
@@ -13,6 +14,7 @@ __all__ = [
     "DeviceError",
     "Finding",
     "InputError",
+    "KvLost",
     "OnebitError",
     "Refusal",
     "Severity",

@@ -5,6 +5,7 @@ OnebitError
 ├── UsageError    the command line or config is wrong
 ├── Refusal       the input is sound, but no route can serve it as asked
 └── DeviceError   a device failed while it worked
+    └── KvLost    its KV cache is gone, and nothing else
 """
 
 from __future__ import annotations
@@ -40,3 +41,10 @@ class Refusal(OnebitError):
 
 class DeviceError(OnebitError):
     """A device failed during work. The step's requests end; the server lives on."""
+
+
+class KvLost(DeviceError):
+    """The KV cache of a program is gone: its device was started anew, and nothing ran.
+
+    Steps can run again at once, after every sequence has been computed anew.
+    """
