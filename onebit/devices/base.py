@@ -7,7 +7,7 @@ out. The engine knows page numbers only; the memory behind them belongs to the p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,19 @@ class ProgramInfo:
     """More facts by name: instruction set, kernels directory, why slow."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """How a device that can fail and come back is doing, for /health and the log."""
+
+    state: Literal["starting", "ready", "degraded", "down", "closed"]
+    """`degraded`: the last step failed; `down`: it waits before it starts again."""
+    reason: str
+    """What went wrong last; empty if nothing has."""
+    restarts: int
+    failures: int
+    """Steps that failed."""
+
+
 class Program(Protocol):
     """A plan bound to weights and a device, ready to run steps. Not thread-safe."""
 
@@ -81,6 +94,7 @@ class Program(Protocol):
         """Run one step and return logits [len(batch.logits_for), vocab], valid until the next.
 
         Raises:
+            KvLost: the device was started anew before this step; nothing ran, and all KV is gone.
             DeviceError: the device failed; KV written by this step is undefined, the program
                 can run further steps unless `alive` is False.
         """
@@ -93,4 +107,14 @@ class Program(Protocol):
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """What a program has besides when its device can fail and come back."""
+
+    @property
+    def health(self) -> DeviceHealth:
+        """How the device is doing; from any thread."""
         ...

@@ -20,7 +20,7 @@ from onebit.engine.sampler import logprob_of, require_finite
 from onebit.engine.scheduler import Scheduler
 from onebit.engine.sequence import Sequence, State
 from onebit.engine.stats import Counters, EngineStats
-from onebit.findings import DeviceError, OnebitError, error
+from onebit.findings import DeviceError, KvLost, OnebitError, error
 
 log = logging.getLogger("onebit.engine")
 
@@ -102,11 +102,14 @@ class EngineCore:
     def run(self, step: Step) -> NDArray[np.float32] | None:
         """Run a step on the program; on failure end its sequences and return None.
 
-        The failed step's pages were not published, so no other sequence can see them.
+        When the program lost its KV before the step, no sequence ends: all are computed anew. The failed step's pages were not published, so no other sequence can see them.
         """
         self.counters.count_rows(step.batch.tokens.size)
         try:
             return self._program.step(step.batch)
+        except KvLost as problem:
+            log.warning("%s", problem)
+            self.scheduler.forget_kv()
         except DeviceError as problem:
             log.error("step failed: %s", problem)
             self._fail(step, problem)

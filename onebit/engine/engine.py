@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 
-from onebit.devices.base import Program
+from onebit.devices.base import DeviceHealth, Program, Watched
 from onebit.engine.core import EngineCore
 from onebit.engine.errors import EngineStopped, PromptTooLong, QueueFull
 from onebit.engine.handle import GenerationHandle
@@ -73,6 +73,11 @@ class Engine:
     def failure(self) -> OnebitError | None:
         """Why the engine stopped by itself, for /health; None while all is well."""
         return self._core.failure
+
+    @property
+    def device_health(self) -> DeviceHealth | None:
+        """How the program's device is doing; None for one that has no states."""
+        return self._program.health if isinstance(self._program, Watched) else None
 
     def start(self) -> None:
         """Start the thread. Call once, before `close`."""

@@ -106,6 +106,13 @@ class PagePool:
                 self._forget(page)
                 self._free.append(page)
 
+    def clear(self) -> None:
+        """Forget all content: nothing of it is left on the device. No page may be held."""
+        while self._idle:
+            page, _ = self._idle.popitem()
+            self._forget(page)
+            self._free.append(page)
+
     def _forget(self, page: int) -> None:
         key = self._key_of[page]
         if key is not None:

@@ -66,6 +66,12 @@ class Scheduler:
             self.pool.publish(sequence.pages[sequence.published], key)
             sequence.published += 1
 
+    def forget_kv(self) -> None:
+        """Take over that the program lost all KV: what runs is computed anew, in its order."""
+        for sequence in tuple(reversed(self.running)):
+            self._preempt(sequence)
+        self.pool.clear()
+
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out for good and free what it holds."""
         if sequence.state is State.RUNNING:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit.config.npu import NpuConfig
-from onebit.devices.base import ProgramInfo, ProgramOptions, StepBatch
+from onebit.devices.base import DeviceHealth, ProgramInfo, ProgramOptions, StepBatch
 from onebit.devices.cpu_threads import default_threads
 from onebit.devices.npu.kernels import load_choice
 from onebit.devices.npu.lock import LOCK_FILE, DeviceLock, take_lock
@@ -34,7 +34,6 @@ from onebit.plan import Plan
 log = logging.getLogger("onebit.npu")
 
 NUMERICS = ("auto", "int8-npu")
-State = Literal["starting", "ready", "degraded", "down", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +48,6 @@ class Patience:
     """Before each restart in a row; the last one repeats."""
     step: float = 2.0
     """The longest pause that a step waits out instead of failing."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerHealth:
-    """The worker's state for /health and the log."""
-
-    state: State
-    """`degraded`: the last step failed; `down`: it waits before it starts again."""
-    reason: str
-    """What went wrong last; empty if nothing has."""
-    restarts: int
-    failures: int
-    """Steps that failed."""
 
 
 def open_npu(
@@ -133,7 +119,7 @@ class NpuProgram:
         self._stall = launch_timeout + patience.stall
         self._memory = StepMemory.create(info.options, info.vocab)
         self._changed = threading.Condition()
-        self._state: State = "starting"
+        self._state: Literal["starting", "ready", "degraded", "down", "closed"] = "starting"
         self._worker: WorkerProcess | None = None
         self._opening: DeviceError | None = None
         """Why the first start failed."""
@@ -166,10 +152,10 @@ class NpuProgram:
         return self._state != "closed"
 
     @property
-    def health(self) -> WorkerHealth:
+    def health(self) -> DeviceHealth:
         """The worker's state now; from any thread."""
         with self._changed:
-            return WorkerHealth(self._state, self._reason, self._restarts, self._failures)
+            return DeviceHealth(self._state, self._reason, self._restarts, self._failures)
 
     @property
     def worker_pid(self) -> int | None:

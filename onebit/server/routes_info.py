@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from litestar import Request, get, post
@@ -41,10 +42,14 @@ def health_of(state: ServerState) -> tuple[int, dict[str, Any]]:
     broken = served.engine.failure
     if broken is not None:
         return 503, {"status": "failed", "findings": [str(f) for f in broken.findings]}
+    device = served.engine.device_health
+    if device is not None and device.state not in ("ready", "degraded"):
+        return 503, {"status": "restarting", "model": served.model_id, "npu": asdict(device)}
     return 200, {
-        "status": "ok",
+        "status": "ok" if device is None or device.state == "ready" else device.state,
         "model": served.model_id,
         **served.facts,
+        **({"npu": asdict(device)} if device is not None else {}),
         "version": __version__,
     }
 
