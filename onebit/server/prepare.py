@@ -52,7 +52,7 @@ async def completion_job(
     base = replace(
         base_request(served, request),
         max_tokens=limit,
-        n=request.n,
+        n=_answers(served, request.n),
         sampling=sampling_params(served, request, request.logprobs),
         prompt_logprobs=request.logprobs if request.echo else None,
         constraint=_constraint(state, request, request.response_format),
@@ -132,7 +132,7 @@ async def chat_job(
     base = replace(
         base_request(served, request),
         max_tokens=_limit(request.max_completion_tokens, request.max_tokens),
-        n=request.n,
+        n=_answers(served, request.n),
         sampling=sampling_params(
             served, request, (request.top_logprobs or 0) if request.logprobs else None
         ),
@@ -345,6 +345,14 @@ def _constraint(
 ) -> ConstraintMaker | None:
     assert state.grammar is not None
     return constraint(state.grammar, request, response_format, skip_thinking=skip_thinking)
+
+
+def _answers(served: ServedModel, n: int) -> int:
+    """Return the number of answers, checked before anything is made for each of them."""
+    most = served.engine.max_sequences
+    if n > most:
+        raise bad_request("n", f"n is {n}; this server gives at most {most} answers to a prompt.")
+    return n
 
 
 def _limit(*values: int | None) -> int | None:

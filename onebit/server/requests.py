@@ -13,7 +13,8 @@ Prompt = str | list[int | str]
 """One prompt: text, token ids, or a mix of both."""
 
 MAX_STOPS = 64
-MAX_STOP_CHARS = 2048
+MAX_STOP_CHARS = 256
+MAX_PROMPTS = 2048
 
 
 def _prompts(value: Any) -> list[Prompt]:
@@ -24,6 +25,8 @@ def _prompts(value: Any) -> list[Prompt]:
         raise ValueError("expected text, token ids, or a list of either")
     if not value:
         raise ValueError("the list is empty; send at least one token or text")
+    if len(value) > MAX_PROMPTS and not all(type(item) is int for item in value):
+        raise ValueError(f"there are {len(value)} prompts; send at most {MAX_PROMPTS} at once")
     if all(isinstance(item, str) for item in value) or all(isinstance(i, list) for i in value):
         return [item if isinstance(item, str) else _mixed(item) for item in value]
     if any(isinstance(item, list) for item in value) and not any(type(i) is int for i in value):

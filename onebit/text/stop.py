@@ -42,8 +42,12 @@ class StopMatcher:
 
     def _prefix_length(self, text: str) -> int:
         """Return the length of the longest suffix of `text` that begins a stop string."""
-        longest = max(len(stop) for stop in self._stops) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
+        best = 0
+        for stop in self._stops:
+            at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+            while at >= 0 and len(text) - at > best:
+                if stop.startswith(text[at:]):
+                    best = len(text) - at
+                    break
+                at = text.find(stop[0], at + 1)
+        return best

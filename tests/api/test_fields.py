@@ -131,6 +131,7 @@ class TestAccepted:
         [
             ({"n": 0}, "n"),
             ({"n": 99}, "n"),
+            ({"n": 2**63}, "n"),
             ({"best_of": 2}, "best_of"),
             ({"response_format": {"type": "yaml"}}, "response_format.type"),
             ({"response_format": "json"}, "response_format"),
@@ -160,6 +161,7 @@ class TestRanges:
             ({"prompt": [True]}, "prompt", "True"),
             ({"prompt": []}, "prompt", "empty"),
             ({"prompt": {}}, "prompt", "object"),
+            ({"prompt": ["x"] * 2049}, "prompt", "2049"),
             ({"prompt": None}, "prompt", "required"),
             ({"logit_bias": {"9999": 5}}, "logit_bias", "9999"),
             ({"logit_bias": {"-1": 5}}, "logit_bias", "-1"),
