@@ -19,7 +19,7 @@ from onebit.server.requests import (
     TemplateRequest,
     TokenizeRequest,
 )
-from onebit.server.responses import ResponsesRequest
+from onebit.server.responses_request import ResponsesRequest
 
 _POSTS: dict[str, tuple[str, type[RequestModel]]] = {
     "/v1/completions": ("Continue prompts", CompletionRequest),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,8 +12,6 @@ from onebit.server.encode import PING, encode_json
 from onebit.server.errors import ApiError
 from onebit.server.generation import Piece, Run
 from onebit.server.metrics import Metrics
-
-log = logging.getLogger("onebit.server")
 
 PING_SECONDS = 10.0
 """A stream silent for so long gets a comment."""

@@ -8,16 +8,18 @@ from litestar import Request, post
 from litestar.types import ASGIApp
 
 from onebit.server.chat import ChatCollector, ChatStream
+from onebit.server.chat_prompt import ignored_kwargs
 from onebit.server.completions import CompletionCollector, CompletionStream
 from onebit.server.context import Context
 from onebit.server.generation import Run
 from onebit.server.job import Job
 from onebit.server.messages import ignored_in
 from onebit.server.native import NativeCollector, NativeStream
-from onebit.server.prepare import chat_job, completion_job, ignored_kwargs, native_job
+from onebit.server.prepare import chat_job, completion_job, native_job
 from onebit.server.reply import Collector, RunReply, Stream, StreamReply
 from onebit.server.requests import ChatRequest, CompletionRequest, NativeRequest
-from onebit.server.responses import ResponsesCollector, ResponsesRequest, ResponsesStream
+from onebit.server.responses import ResponsesCollector, ResponsesStream
+from onebit.server.responses_request import ResponsesRequest
 
 
 def _start(context: Context, job: Job, collector: Collector, stream: Stream | None) -> ASGIApp:

@@ -10,11 +10,11 @@ from litestar.types import ASGIApp
 
 from onebit import __version__
 from onebit.server.asgi import Receive, Scope, Send
+from onebit.server.chat_prompt import encode_chat, ignored_kwargs, render
 from onebit.server.context import Context
 from onebit.server.errors import ApiError, bad_request
 from onebit.server.job import check_model
 from onebit.server.messages import ignored_in
-from onebit.server.prepare import encode_chat, ignored_kwargs, render
 from onebit.server.reply import JsonReply, send_bytes
 from onebit.server.requests import (
     ChatRequest,

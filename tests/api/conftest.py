@@ -106,7 +106,10 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             state.set_served(
                 ServedModel("T0", made, text, engine, ("alias",), {"device": "null"}, "dir/T0")
             )
-        config = ServeConfig(api=ApiConfig(**(api or {})), shutdown=ShutdownConfig(grace=grace))
+        config = ServeConfig(
+            api=ApiConfig(**(api or {})),
+            shutdown=ShutdownConfig(grace=grace),
+        )
         sock = socket.socket()
         sock.bind(("127.0.0.1", 0))
         sock.listen(256)

