@@ -22,7 +22,7 @@ from onebit.config.npu import NpuConfig
 from onebit.devices.base import DeviceHealth, ProgramInfo, ProgramOptions, StepBatch
 from onebit.devices.cpu_threads import default_threads
 from onebit.devices.npu.kernels import load_choice
-from onebit.devices.npu.lock import LOCK_FILE, DeviceLock, take_lock
+from onebit.devices.npu.lock import ROOT, DeviceLock, lock_file, take_lock
 from onebit.devices.npu.ops import device_bytes
 from onebit.devices.npu.process import Memlock
 from onebit.findings import DeviceError, KvLost, UsageError, error
@@ -57,7 +57,7 @@ def open_npu(
     options: ProgramOptions,
     npu: NpuConfig,
     *,
-    lock_file: Path = LOCK_FILE,
+    device_root: Path = ROOT,
     patience: Patience | None = None,
     memlock: Memlock | None = None,
 ) -> NpuProgram:
@@ -69,7 +69,7 @@ def open_npu(
         kernels: Directory of the designs; needed unless the GEMMs run on the host.
         options: Sizes; `threads` are those of the ops that stay on the host.
         npu: Settings of the device.
-        lock_file: The device lock.
+        device_root: Where the device lock lies; see `probe_npu`.
         patience: How long to wait for the worker.
         memlock: How much memory may be locked; None asks the kernel.
 
@@ -83,7 +83,7 @@ def open_npu(
     lock = None
     if on_device:
         _check_memory(plan, kernels, npu.streams, memlock or Memlock.of_this_process())
-        lock = take_lock(npu.lock_timeout, _say_waiting(npu.lock_timeout), lock_file)
+        lock = take_lock(npu.lock_timeout, _say_waiting(npu.lock_timeout), lock_file(device_root))
         if npu.streams > 1:
             log.info("npu: %d streams share one device lock", npu.streams)
     detail = {"gemm": npu.gemm, "streams": str(npu.streams)}

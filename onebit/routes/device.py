@@ -44,7 +44,7 @@ def _kernels(search: KernelSearch) -> KernelChoice:
 def _npu_or_refuse(config: ServeConfig, plan: Plan, directory: Path, world: World) -> DeviceChoice:
     why = "npu.gemm: host runs the NPU's arithmetic on the CPU; no device is opened"
     if config.npu.gemm == "device":
-        state = world.npu()
+        state = world.npu(world.device_root)
         if not state.usable:
             raise Refusal(state.findings)
         why = f"the config asks for it: {state.what}"
@@ -57,7 +57,7 @@ def _npu_or_refuse(config: ServeConfig, plan: Plan, directory: Path, world: Worl
 
 
 def _auto(config: ServeConfig, plan: Plan, directory: Path, world: World) -> DeviceChoice:
-    state = world.npu()
+    state = world.npu(world.device_root)
     if not state.usable:
         return _cpu(world, "auto", f"no NPU: {state.what}", found=state.findings)
     if state.busy:

@@ -2,10 +2,10 @@
 
 The NPU's modules are imported only when a device is wanted. Expected of them:
 
-    onebit.devices.npu.probe.probe_npu() -> usable, what, findings, busy
+    onebit.devices.npu.probe.probe_npu(device root) -> usable, what, findings, busy
     onebit.devices.npu.kernels.find_kernel_set(plan, directory, configured, variable)
         -> searched [place, path, why], path, designs [names], findings
-    onebit.forward.remote.open_npu(plan, container path, kernels path, options, NpuConfig)
+    onebit.forward.remote.open_npu(plan, container path, kernels path, options, NpuConfig, device_root=)
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def have_device() -> bool:
     return find_spec("onebit.devices.npu") is not None
 
 
-def npu_state() -> NpuState:
-    """Probe the NPU: pyxrt, device, permissions, lock."""
+def npu_state(root: Path) -> NpuState:
+    """Probe the NPU below `root`: pyxrt, device, permissions, lock."""
     if not have_device():
         return NpuState(False, ABSENT.what, (ABSENT,))
-    found = import_module("onebit.devices.npu.probe").probe_npu()
+    found = import_module("onebit.devices.npu.probe").probe_npu(root)
     return NpuState(found.usable, found.what, tuple(found.findings), found.busy)
 
 
@@ -60,5 +60,6 @@ def open_on_npu(opening: Opening) -> Program:
         Path(opening.kernels) if opening.kernels is not None else None,
         opening.options,
         opening.npu,
+        device_root=opening.device_root,
     )
     return program

@@ -113,6 +113,7 @@ def open_session(
                 npu=request.config.npu,
                 kernels=resolution.device.kernels.path,
                 isa=request.world.environ.get("ONEBIT_ISA", ""),
+                device_root=request.world.device_root,
             )
         )
     except BaseException:

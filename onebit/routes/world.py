@@ -56,10 +56,10 @@ def _native_missing() -> str:
     return native_status()
 
 
-def _probe() -> NpuState:
+def _probe(root: Path) -> NpuState:
     from onebit.routes.npu import npu_state
 
-    return npu_state()
+    return npu_state(root)
 
 
 def _find_kernels(
@@ -83,6 +83,8 @@ class Opening:
     """Directory of the NPU's kernel set."""
     isa: str
     """Instruction set that the CPU kernels are held to; empty: the best."""
+    device_root: Path = Path("/")
+    """Where /sys, /dev and the NPU's lock lie."""
 
 
 def _open_program(opening: Opening) -> Program:
@@ -101,12 +103,18 @@ class World:
     """What decisions depend on beside config and model."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
-    npu: Callable[[], NpuState] = _probe
+    npu: Callable[[Path], NpuState] = _probe
+    """Probes the NPU below a device root."""
     find_kernels: FindKernels = _find_kernels
     native_missing: Callable[[], str] = _native_missing
     """Why the native CPU kernels are missing; empty when they are there."""
     addons: Callable[[], Sequence[InstalledAddon]] = installed_addons
     open_program: Callable[[Opening], Program] = _open_program
+
+    @property
+    def device_root(self) -> Path:
+        """Where /sys, /dev and the NPU's lock lie: ONEBIT_DEVICE_ROOT, for tests."""
+        return Path(self.environ.get("ONEBIT_DEVICE_ROOT") or "/")
 
     @property
     def cache_dir(self) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from onebit.findings import DeviceError, Where, error
 
-LOCK_FILE = Path("/tmp/onebit-npu.lock")  # noqa: S108 - one name for all users; see `_open`
+ROOT = Path("/")
 _POLL = 0.2
 
 
@@ -33,7 +33,12 @@ class DeviceLock:
             self.descriptor = -1
 
 
-def take_lock(timeout: float, waits: Callable[[str], None], path: Path = LOCK_FILE) -> DeviceLock:
+def lock_file(root: Path = ROOT) -> Path:
+    """Return the machine's lock file: one name for all users; see `_open`."""
+    return root / "tmp/onebit-npu.lock"
+
+
+def take_lock(timeout: float, waits: Callable[[str], None], path: Path) -> DeviceLock:
     """Take the lock, waiting for another process that holds it.
 
     Args:
@@ -70,7 +75,7 @@ def take_lock(timeout: float, waits: Callable[[str], None], path: Path = LOCK_FI
     return DeviceLock(descriptor)
 
 
-def holder(path: Path = LOCK_FILE) -> str:
+def holder(path: Path) -> str:
     """Return who holds the lock; empty when nobody does."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onebit.devices.npu.ask import Answer, ask_pyxrt
-from onebit.devices.npu.lock import LOCK_FILE, holder
+from onebit.devices.npu.lock import ROOT, holder, lock_file
 from onebit.devices.npu.process import HEAP_BYTES, Memlock, may_open
 from onebit.findings import Finding, Where, error
 
@@ -52,21 +52,19 @@ class _Found(Exception):
 
 
 def probe_npu(
-    device_root: Path = Path("/"),
+    device_root: Path = ROOT,
     *,
     ask: Callable[[], Answer] = ask_pyxrt,
     openable: Callable[[Path], bool] = may_open,
     memlock: Memlock | None = None,
-    lock: Path = LOCK_FILE,
 ) -> NpuProbe:
     """Return whether this process can use an NPU, and if not, exactly why.
 
     Args:
-        device_root: Where /sys and /dev lie; another one in tests.
+        device_root: Where /sys, /dev and the lock file lie; another one in tests.
         ask: Asks pyxrt.
         openable: Whether the device node may be opened.
         memlock: How much memory may be locked; None asks the kernel.
-        lock: The lock file.
     """
     try:
         pci = _pci_device(device_root)
@@ -81,7 +79,7 @@ def probe_npu(
         described = _pyxrt(ask())
     except _Found as found:
         return NpuProbe(False, found.finding.what, (found.finding,))
-    return NpuProbe(True, f"{described or name} ({name})", busy=holder(lock))
+    return NpuProbe(True, f"{described or name} ({name})", busy=holder(lock_file(device_root)))
 
 
 def _pci_device(root: Path) -> Path:

@@ -50,7 +50,7 @@ class Machine:
             open_program=self._open,
         )
 
-    def _npu(self) -> NpuState:
+    def _npu(self, root: Path) -> NpuState:
         self.asked.append("npu")
         return self.npu
 
