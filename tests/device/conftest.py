@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from onebit.cli.main import main
 from onebit.config.npu import NpuConfig
 from onebit.devices.base import ProgramOptions
 from onebit.forward.remote import NpuProgram, Patience, open_npu
@@ -43,6 +45,33 @@ def kernels(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("kernels")
     write_kernels(directory, plan_of(tiny))
     return directory
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process, as its entry point does."""
+
+    def call(*arguments: str | Path) -> Result:
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        assert isinstance(caught.value.code, int)
+        return Result(caught.value.code, captured.out, captured.err)
+
+    return call
 
 
 Open = Callable[..., NpuProgram]

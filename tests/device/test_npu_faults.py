@@ -109,8 +109,8 @@ def test_a_device_that_goes_and_comes_back(open_program: Open, machine: NpuMachi
     machine.set(lost=True)
     fails(program, "npu.submit", "No such device")
     fails(program, "npu.context", "DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed (err=-19)")
-    with pytest.raises(DeviceError, match="is down"):
-        for _ in range(5):
+    for _ in range(3):
+        with pytest.raises(DeviceError, match="is down"):
             prefill(program, PROMPT)
     assert program.health.state == "down"
     assert program.alive

@@ -231,7 +231,8 @@ class device:
             _segfault()
         if not isinstance(key, xrt_info_device):
             raise _wrong("get_info", self, key)
-        return {**_ANSWERS, **_SETUP.get("info", {})}[key.name]
+        # The member called "name" hides the enum's own property, in the real binding too.
+        return {**_ANSWERS, **_SETUP.get("info", {})}[xrt_info_device._names[key.value]]
 
 
 class elf:
