@@ -102,7 +102,8 @@ class EngineCore:
     def run(self, step: Step) -> NDArray[np.float32] | None:
         """Run a step on the program; on failure end its sequences and return None.
 
-        When the program lost its KV before the step, no sequence ends: all are computed anew. The failed step's pages were not published, so no other sequence can see them.
+        When the program lost its KV before the step, no sequence ends: all are computed anew.
+        The failed step's pages were not published, so no other sequence can see them.
         """
         self.counters.count_rows(step.batch.tokens.size)
         try:

@@ -6,6 +6,7 @@ told, runs steps until the socket ends, and dies with its parent whatever the bi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -161,10 +162,9 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     worker = Worker(Link(socket.socket(fileno=end)), memory)
-    try:
+    # The other end closes its socket as the sign to end.
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         worker.serve()
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the other end is closed: that is the sign to end
     if worker.stuck:
         os._exit(1)
     worker.close()

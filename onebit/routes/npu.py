@@ -5,7 +5,8 @@ The NPU's modules are imported only when a device is wanted. Expected of them:
     onebit.devices.npu.probe.probe_npu(device root) -> usable, what, findings, busy
     onebit.devices.npu.kernels.find_kernel_set(plan, directory, configured, variable)
         -> searched [place, path, why], path, designs [names], findings
-    onebit.forward.remote.open_npu(plan, container path, kernels path, options, NpuConfig, device_root=)
+    onebit.forward.remote.open_npu(plan, container path, kernels path, options, NpuConfig,
+                                   device_root=)
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return request.param, directory, config
 
 
-@pytest.mark.parametrize(("device", "numerics"), [("reference", "f32"), ("cpu", "f32"), ("cpu", "i16")])
+@pytest.mark.parametrize(
+    ("device", "numerics"), [("reference", "f32"), ("cpu", "f32"), ("cpu", "i16")]
+)
 def test_logits_and_greedy_text_equal_transformers(tiny, device: str, numerics: str) -> None:
     family, directory, config = tiny
     if device == "cpu" and native_status():

@@ -150,8 +150,7 @@ class TestWholeMessageFormats:
             ("llama3_json", '{"name": "get", "parameters": {"a": 1}}', "", [("get", {"a": 1})]),
             (
                 "llama3_json",
-                '<|python_tag|>{"name": "get", "parameters": {}};'
-                '{"name": "put", "parameters": {}}',
+                '<|python_tag|>{"name": "get", "parameters": {}};{"name": "put", "parameters": {}}',
                 "",
                 [("get", {}), ("put", {})],
             ),
