@@ -19,6 +19,7 @@ AMBIENT = {
     "ONEBIT_NPU_KERNELS": "first place where NPU kernels are looked for",
     "ONEBIT_CACHE_DIR": "where converted GGUF files and the demo model are kept",
     "ONEBIT_ISA": "instruction set that the CPU kernels are held to, for tests",
+    "ONEBIT_DEVICE_ROOT": "where /sys, /dev and the lock of the NPU are looked for, for tests",
 }
 """Variables that are no settings: facts of the machine rather than wishes for one server."""
 
