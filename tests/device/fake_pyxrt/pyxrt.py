@@ -471,21 +471,27 @@ class run:
             len(timeout) > 1 or not isinstance(timeout[0], int) or not 0 <= timeout[0] < 2**32
         ):
             raise _wrong("wait", self, *timeout)
-        if not self._started or self._fault == "deaf" or timeout in ((), (0,)):
-            self._advance()
-            while not self._started or self._flying:
-                _libc_holding_gil.usleep(100_000)  # for ever, and holding the GIL
-                if self._fault != "deaf" and self._started:
-                    self._advance()
-            return ert_cmd_state(self._state)
         if self._fault == "interrupted":
             self._fault = None
             raise _ioctl("WAIT_CMD", 4)
-        self._advance()
+        if not self._started or self._fault == "deaf":
+            self._hang()
+        if not timeout or timeout[0] == 0:
+            if self._flying and self._fault == "hang":
+                self._hang()
+            limit = 1e9
+        else:
+            limit = timeout[0] / 1000
         if self._flying:
-            _libc_holding_gil.usleep(int(timeout[0]) * 1000)
+            left = limit if self._fault == "hang" else max(self._ends - time.monotonic(), 0)
+            _libc_holding_gil.usleep(int(min(limit, left) * 1e6) + 1)
             self._advance()
         return ert_cmd_state(8 if self._flying else self._state)
+
+    def _hang(self):
+        """Never return, and hold the GIL."""
+        while True:
+            _libc_holding_gil.sleep(1 << 20)
 
     def wait2(self):
         state = self.wait()
