@@ -29,6 +29,9 @@ class Link:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._held = bytearray()
+        # poll, not select: a busy server's descriptors go beyond 1024.
+        self._readable = select.poll()
+        self._readable.register(end, select.POLLIN)
 
     def send(self, message: Message) -> None:
         """Send a message.
@@ -47,7 +50,7 @@ class Link:
         until = time.monotonic() + timeout
         while b"\n" not in self._held:
             left = until - time.monotonic()
-            if not select.select([self._end], [], [], max(left, 0))[0]:
+            if not self._readable.poll(max(left, 0) * 1000):
                 return None
             try:
                 piece = self._end.recv(1 << 16)

@@ -136,4 +136,5 @@ def _relay(output: IO[bytes]) -> None:
         for line in output:
             text = line.decode("utf-8", "replace").rstrip()
             if text:
-                log.warning("NPU process: %s", text)
+                level = logging.WARNING if "ERROR" in text else logging.INFO
+                log.log(level, "NPU process: %s", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onebit.devices.base import StepBatch
 from tests.device.conftest import Open
 from tests.device.design_files import write_kernels
 from tests.device.emulation import emulated
@@ -90,6 +92,32 @@ def test_rows_beyond_one_launch(tiny: Path, open_program: Open) -> None:
     oracle = emulated(tiny, program.info.options)
     assert_same(prefill(program, ids, chunk=200), prefill(oracle, ids, chunk=200))
     assert_same(prefill(program, ids, chunk=37), prefill(oracle, ids, chunk=200))
+
+
+def test_all_rows_share_a_launch(tiny: Path, open_program: Open, machine: NpuMachine) -> None:
+    program = open_program(pages=8, max_rows=256)
+    oracle = emulated(tiny, program.info.options)
+    lengths = [1, 5, 30, 60]
+    batch = StepBatch(
+        tokens=np.arange(sum(lengths), dtype=np.int32) + 3,
+        positions=np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
+        sequences=np.repeat(np.arange(4, dtype=np.int32), lengths),
+        page_tables=np.arange(8, dtype=np.int32).reshape(4, 2),
+        logits_for=np.cumsum(lengths, dtype=np.int32) - 1,
+    )
+    before = machine.count("launch")
+    assert_same(program.step(batch), oracle.step(batch))
+    assert machine.count("launch") - before == 2 * 4 + 1  # 96 rows in 2 layers, then the head
+
+
+def test_the_worker_outlives_the_thread_that_opened_it(open_program: Open) -> None:
+    opened = []
+    thread = threading.Thread(target=lambda: opened.append(open_program()))
+    thread.start()
+    thread.join()
+    time.sleep(0.3)
+    assert np.isfinite(prefill(opened[0], PROMPT)).all()
+    assert opened[0].health.restarts == 0
 
 
 def test_contexts_are_dropped_before_the_device_sleeps(

@@ -139,7 +139,7 @@ def test_serves_and_frees_everything(serve, machine: NpuMachine) -> None:
     texts = {server.complete(max_tokens=12) for _ in range(3)}
     body = server.body()
     assert (body["status"], body["device"], body["numerics"]) == ("ok", "npu", "int8-npu")
-    assert body["npu"]["state"] == "ready"
+    assert (body["npu"]["state"], body["npu"]["restarts"]) == ("ready", 0)
     status, out, err = server.stop()
     assert status == 0
     assert "device=npu" in out + err

@@ -33,6 +33,8 @@ SENTINEL: Final = np.int32(-(2**31))
 COMPLETED: Final = 4
 FINAL: Final = frozenset({4, 5, 6, 8, 9, 10, 11})
 """ert_cmd_state of a command that will not change any more."""
+SLEEPS_AFTER: Final = 4.0
+"""Seconds without a launch after which contexts are made anew: the device sleeps after 5."""
 _INTERRUPTED = "Interrupted system call"
 
 
@@ -74,8 +76,8 @@ class NpuGemm:
         self._lanes: dict[tuple[int, Design], Lane] = {}
         self._stuck: list[Lane] = []
         self._failures = 0
-        self.launches = 0
-        """Launches that were started."""
+        self._last = 0.0
+        """When the last launch ended."""
 
     @property
     def stuck(self) -> bool:
@@ -111,6 +113,8 @@ class NpuGemm:
             DeviceBroken: the launch after that failed as well.
         """
         flying: deque[tuple[Lane, Job, float]] = deque()
+        if time.monotonic() - self._last > SLEEPS_AFTER:
+            self._drop_contexts()
         try:
             for number, job in enumerate(jobs):
                 if len(flying) == self._streams:
@@ -136,7 +140,6 @@ class NpuGemm:
         except RuntimeError as problem:
             text = str(problem).strip()
             raise _Failed("npu.submit", f"{design.name} could not be started: {text}") from problem
-        self.launches += 1
         return lane, job, time.monotonic() + self._timeout
 
     def _lane(self, stream: int, design: Design) -> Lane:
@@ -166,6 +169,7 @@ class NpuGemm:
         if state is None:
             self._abandon(lane)
             raise _Failed("npu.launch_timeout", f"{name} did not finish within {self._timeout:g} s")
+        self._last = time.monotonic()
         if int(state) != COMPLETED:
             raise _Failed("npu.launch_failed", f"{name} failed: {state.name}")
         rows = len(job.rows)
