@@ -13,7 +13,8 @@ import pytest
 from onebit.cli.main import main
 from onebit.config.npu import NpuConfig
 from onebit.devices.base import ProgramOptions
-from onebit.forward.remote import NpuProgram, Patience, open_npu
+from onebit.forward.npu_program import NpuProgram, Patience
+from onebit.forward.remote import open_npu
 from tests.device.design_files import write_kernels
 from tests.device.machine import NpuMachine
 from tests.fixtures.programs import plan_of

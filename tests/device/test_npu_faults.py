@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from onebit.findings import DeviceError, KvLost
+from onebit.forward.npu_program import Patience
 from tests.device.conftest import Open
 from tests.device.machine import NpuMachine
 from tests.fixtures.programs import one_sequence, prefill
@@ -199,3 +200,17 @@ def test_a_device_that_fails_its_self_test_is_never_ready(
     (finding,) = caught.value.findings
     assert finding.code == code
     assert text in finding.what
+
+
+def test_closing_while_the_worker_starts_again(open_program: Open, machine: NpuMachine) -> None:
+    program = open_program(patience=Patience(stall=60, close=60, pauses=(0,)))
+    machine.set(always="deaf")
+    os.kill(program.worker_pid, signal.SIGKILL)
+    launches = machine.count("launch")
+    deadline = time.monotonic() + 10
+    while machine.count("launch") == launches:  # its self-test hangs in the binding
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    begun = time.monotonic()
+    program.close()
+    assert time.monotonic() - begun < 5
