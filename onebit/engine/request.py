@@ -81,6 +81,7 @@ class SamplingParams:
             ("min_p", self.min_p, 0.0, 1.0),
             ("presence_penalty", self.presence_penalty, -math.inf, math.inf),
             ("frequency_penalty", self.frequency_penalty, -math.inf, math.inf),
+            ("repetition_penalty", self.repetition_penalty, 0.001, 1000),
             ("min_tokens", self.min_tokens, 0, math.inf),
             ("logprobs", self.logprobs or 0, 0, max_logprobs),
         )
@@ -89,12 +90,6 @@ class SamplingParams:
                 raise invalid(name, f"{name} is {value}", f"use a number from {low:g} to {high:g}")
         if not 0.0 < self.top_p <= 1.0:
             raise invalid("top_p", f"top_p is {self.top_p}", "use a number above 0, at most 1")
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise invalid(
-                "repetition_penalty",
-                f"repetition_penalty is {self.repetition_penalty}",
-                "use a number above 0",
-            )
         for token, bias in self.logit_bias.items():
             if not 0 <= token < vocab:
                 raise invalid(

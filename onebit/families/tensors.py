@@ -68,10 +68,12 @@ class _Finder:
 
     def reference(self, role: str, name: str, spec: TensorSpec, layer: int | None) -> None:
         """Add the tensor `name` for `role`, or say why it does not fit."""
+        self.table.used.add(name)
         shape = tuple(self.scope.integer(expr) for expr in spec.shape)
         if spec.shape[0] == "vocab":
             rows = stored_rows(self.container.entries[name], shape[1])
-            if rows is not None and rows >= shape[0] + TILE_ROWS:
+            tiled = self.container.entries[name].dtype == "I8"
+            if rows is not None and rows >= shape[0] + (TILE_ROWS if tiled else 1):
                 shape = (rows, *shape[1:])
         try:
             kind = self.container.kind_of(name, shape)
@@ -81,7 +83,6 @@ class _Finder:
             return
         target = self.table.outer if layer is None else self.table.layers[layer]
         target[role] = TensorRef(name=name, shape=shape, kind=kind)
-        self.table.used.add(name)
         if kind is TensorKind.INT8:
             self.table.used.add(name + ".scale")
 

@@ -79,6 +79,8 @@ class _Inspection:
         self.directory = directory
         self.stored_plan = stored_plan
         self.findings: list[Finding] = []
+        self.derived: Plan | None = None
+        """The plan that config.json and the container give, whatever plan.json says."""
 
     def run(self, *, deep: bool, progress: Progress | None) -> ContainerManifest:
         config = self._json("config.json", _MEND_CONFIG)
@@ -94,7 +96,7 @@ class _Inspection:
                     config, container, generation or {}, tokenizer_config or {}, tokenizer or {},
                     template[1] if template else "",
                 )  # fmt: skip
-            facts = self._tokenizer_facts(tokenizer, plan)
+            facts = self._tokenizer_facts(tokenizer, plan or self.derived)
             shown = self._template_facts(template, plan)
             if container is not None and plan is not None:
                 if deep:
@@ -134,6 +136,7 @@ class _Inspection:
         derived = self._attempt(derive_plan, config, container, tokens, template_traits(template))
         if derived is not None:
             self.findings += derived.findings
+            self.derived = derived.plan
         path = self.directory / "plan.json"
         if not self.stored_plan:
             return (derived.plan, "derived") if derived is not None else (None, None)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onebit.container import Container, TensorKind, decode
 from onebit.convert import check_gguf, convert_gguf, verify_gguf, write_config_only
 from onebit.convert.transforms import half_split_rows
-from onebit.findings import InputError
+from onebit.findings import Finding, InputError
 from onebit.manifest import inspect_directory
 from onebit.plan import bind
 from tests.fixtures.tiny_gguf import (
@@ -356,16 +356,17 @@ class TestHostileFiles:
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
-    @given(data=st.data())
+    @given(edits=st.lists(st.tuples(st.integers(0, 12_000), st.integers(0, 255)), max_size=4))
     def test_mutations_never_end_in_a_traceback(
-        self, tmp_path: Path, whole: bytes, data: st.DataObject
+        self, tmp_path: Path, whole: bytes, edits: list[tuple[int, int]]
     ) -> None:
         raw = bytearray(whole)
-        for _ in range(data.draw(st.integers(1, 4))):
-            at = data.draw(st.integers(0, 12_000))
-            raw[at] = data.draw(st.integers(0, 255))
+        for at, byte in edits:
+            raw[at] = byte
         (tmp_path / "m.gguf").write_bytes(raw)
+        found: tuple[Finding, ...] = ()
         try:
             check_gguf(tmp_path / "m.gguf")
         except InputError as problem:
-            assert all(f.code and f.mend for f in problem.findings if f.severity == "error")
+            found = problem.findings
+        assert all(f.mend for f in found if f.severity == "error")
