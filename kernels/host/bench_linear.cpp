@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <random>
@@ -108,8 +108,13 @@ struct Matrix {
         weight.data = bytes.data() + offset;
         uint8_t* data = bytes.data() + offset;
         const size_t size = weight_bytes(weight);
-        for (size_t i = 0; i < size; ++i) {
-            data[i] = static_cast<uint8_t>(random() >> 7);
+        size_t i = 0;
+        for (; i + 4 <= size; i += 4) {
+            const auto word = static_cast<uint32_t>(random());
+            std::memcpy(data + i, &word, 4);
+        }
+        for (; i < size; ++i) {
+            data[i] = static_cast<uint8_t>(random());
         }
         if (kind == Kind::INT8) {
             scales.resize(static_cast<size_t>(rows) * static_cast<size_t>((cols + 31) / 32));
@@ -250,9 +255,17 @@ int check() {
 
 // ---- speed ----
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
+int bench_threads() {
+    const char* wish = std::getenv("ONEBIT_BENCH_THREADS");
+    return wish != nullptr ? std::atoi(wish)
+                           : static_cast<int>(std::thread::hardware_concurrency());
+}
+
+// Wall time; with one thread its own processor time, which a busy machine disturbs less.
+double now() {
+    timespec t{};
+    clock_gettime(bench_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 struct Layer {
@@ -296,12 +309,6 @@ struct Runner {
     std::vector<std::unique_ptr<Buffer>> scratch;
 };
 
-int bench_threads() {
-    const char* wish = std::getenv("ONEBIT_BENCH_THREADS");
-    return wish != nullptr ? std::atoi(wish)
-                           : static_cast<int>(std::thread::hardware_concurrency());
-}
-
 void shapes(const LinearKernels& kernels, Kind kind) {
     Runner runner(kernels, bench_threads());
     const int sizes[][2] = {{1536, 1536}, {256, 1536}, {8960, 1536}, {1536, 8960},
@@ -321,11 +328,11 @@ void shapes(const LinearKernels& kernels, Kind kind) {
                 Buffer packed(packed_bytes(numerics, rows, size[1]));
                 runner.pack(numerics, x.data(), rows, size[1], packed.data);
                 double best = 1e9;
-                const Clock::time_point begin = Clock::now();
-                for (int i = 0; i < 200 && (i < 4 || seconds_since(begin) < 0.08); ++i) {
-                    const Clock::time_point start = Clock::now();
+                const double begin = now();
+                for (int i = 0; i < 200 && (i < 4 || now() - begin < 0.08); ++i) {
+                    const double start = now();
                     runner.linear(matrix.weight, numerics, packed.data, rows, y.data());
-                    best = std::min(best, seconds_since(start));
+                    best = std::min(best, now() - start);
                 }
                 std::printf(" %4.0f", 2e-9 * size[0] * size[1] * rows / best);
             }
@@ -368,7 +375,7 @@ void model(const LinearKernels& kernels, const Dims& dims, Kind kind) {
     // A plain read of the same bytes, for comparison.
     double read = 1e9;
     for (int i = 0; i < 3; ++i) {
-        const Clock::time_point start = Clock::now();
+        const double start = now();
         std::atomic<size_t> next{0};
         std::atomic<uint64_t> sink{0};
         runner.pool.run([&](int) {
@@ -386,7 +393,7 @@ void model(const LinearKernels& kernels, const Dims& dims, Kind kind) {
             }
             sink += sum;
         });
-        read = std::min(read, seconds_since(start));
+        read = std::min(read, now() - start);
     }
     std::printf("%s %s: %.0f MB, plain read %.1f GB/s\n", dims.name,
                 kKindNames[static_cast<int>(kind)], static_cast<double>(bytes) * 1e-6,
@@ -405,9 +412,9 @@ void model(const LinearKernels& kernels, const Dims& dims, Kind kind) {
             std::vector<float> y(std::max(outs, static_cast<size_t>(dims.vocab)));
             Buffer packed(packed_bytes(numerics, rows, dims.inter));
             double best = 1e9;
-            const Clock::time_point begin = Clock::now();
-            for (int i = 0; i < 20 && (i < 2 || seconds_since(begin) < 0.5); ++i) {
-                const Clock::time_point start = Clock::now();
+            const double begin = now();
+            for (int i = 0; i < 20 && (i < 2 || now() - begin < 0.5); ++i) {
+                const double start = now();
                 for (const Layer& l : layers) {
                     const bool head = &l == &layers.back();
                     const int count = head && rows > 16 ? 1 : rows;
@@ -417,7 +424,7 @@ void model(const LinearKernels& kernels, const Dims& dims, Kind kind) {
                         runner.linear(m.weight, numerics, packed.data, count, y.data());
                     }
                 }
-                best = std::min(best, seconds_since(start));
+                best = std::min(best, now() - start);
             }
             std::printf("  M%d %.0f t/s", rows, rows / best);
             if (rows == 1) {
