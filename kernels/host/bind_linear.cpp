@@ -1,6 +1,7 @@
 // The linear kernels, for tests against their NumPy reference.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdlib>
@@ -22,8 +23,7 @@ namespace {
 
 using Raw = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using In = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using In2 = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using In2Scale = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using InMatrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Out2 = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -38,7 +38,7 @@ std::unique_ptr<std::byte, Free> aligned_bytes(size_t count) {
     return std::unique_ptr<std::byte, Free>(memory);
 }
 
-Weight weight_of(const std::string& kind, const Raw& data, const std::optional<In2Scale>& scale,
+Weight weight_of(const std::string& kind, const Raw& data, const std::optional<InMatrix>& scale,
                  int rows, int cols) {
     if (rows <= 0 || cols <= 0) throw std::invalid_argument("rows and cols must be positive");
     const Weight weight{named_kind(kind), data.data(), scale ? scale->data() : nullptr, rows, cols};
@@ -52,7 +52,7 @@ Weight weight_of(const std::string& kind, const Raw& data, const std::optional<I
 }
 
 void linear(const std::string& isa, const std::string& numerics, const std::string& kind,
-            const Raw& data, const std::optional<In2Scale>& scale, int rows, int cols, const In2& x,
+            const Raw& data, const std::optional<InMatrix>& scale, int rows, int cols, const InMatrix& x,
             const std::optional<In>& bias, float factor, const Out2& out) {
     const Weight weight = weight_of(kind, data, scale, rows, cols);
     const int count = static_cast<int>(x.shape(0));
@@ -71,7 +71,7 @@ void linear(const std::string& isa, const std::string& numerics, const std::stri
                           bias ? bias->data() : nullptr, factor, scratch.get());
 }
 
-void embed(const std::string& kind, const Raw& data, const std::optional<In2Scale>& scale, int rows,
+void embed(const std::string& kind, const Raw& data, const std::optional<InMatrix>& scale, int rows,
            int cols, const Ids& tokens, float factor, const Out2& out) {
     const Weight weight = weight_of(kind, data, scale, rows, cols);
     const int count = static_cast<int>(tokens.shape(0));
