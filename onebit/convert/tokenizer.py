@@ -46,8 +46,9 @@ SPLITS: dict[str, str] = {
 _DIGITS_FIRST = ("smollm",)
 """Pre-tokenisers that split every digit off before GPT-2's splitting."""
 _NFC = ("qwen2", "deepseek-r1-qwen")
-_IGNORE_MERGES = ("llama-bpe", "llama3", "dbrx", "smaug-bpe")
-_CONTROL, _USER_DEFINED = 3, 4
+_LLAMA3_NAMES = ("llama-bpe", "llama3")
+"""Pre-tokenisers that look a whole word up before merging and, by default, add BOS."""
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 _SPACE = "\u2581"
 
 
@@ -82,14 +83,15 @@ def gguf_tokenizer(file: GgufFile) -> Tokenizer:
 def adds_bos(file: GgufFile) -> bool:
     """Return whether a text begins with the BOS token.
 
-    Without the flag SentencePiece models add it and byte-level ones do not: llama.cpp's rule.
+    Without the flag SentencePiece and Llama 3 vocabularies add it, others do not: llama.cpp's
+    rule.
     """
     if not isinstance(file.fields.get("tokenizer.ggml.bos_token_id"), int):
         return False
     flag = file.fields.get("tokenizer.ggml.add_bos_token")
     if flag is None:
         pre = file.fields.get("tokenizer.ggml.pre")
-        return file.fields.get("tokenizer.ggml.model") == "llama" or pre in _IGNORE_MERGES
+        return file.fields.get("tokenizer.ggml.model") == "llama" or pre in _LLAMA3_NAMES
     return bool(flag)
 
 
@@ -108,7 +110,7 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
         raise _refused(file, "tokenizer.ggml.merges", "is missing")
     pairs = [_pair(merge) for merge in merges]
     vocab = {token: i for i, token in enumerate(tokens)}
-    model = models.BPE(vocab, pairs, ignore_merges=pre in _IGNORE_MERGES)
+    model = models.BPE(vocab, pairs, ignore_merges=pre in _LLAMA3_NAMES)
     tokenizer = Tokenizer(model)
     if pre in _NFC:
         tokenizer.normalizer = normalizers.NFC()
@@ -188,7 +190,7 @@ def _add_special(file: GgufFile, tokenizer: Tokenizer, tokens: list[str]) -> Non
     kinds = file.fields.get("tokenizer.ggml.token_type") or []
     special, plain = [], []
     for token, kind in zip(tokens, kinds, strict=False):
-        if kind == _CONTROL:
+        if kind in (_UNKNOWN, _CONTROL):
             special.append(AddedToken(token, special=True, normalized=False))
         elif kind == _USER_DEFINED:
             plain.append(AddedToken(token, special=False, normalized=False))
