@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from onebit.cli.output import size, table
+from onebit.findings import Finding
 from onebit.plan.model import Plan
 from onebit.routes.kv import kv_bytes_per_token
 from onebit.routes.resolution import PlanSummary, Resolution, RouteTrial, Setting, summarise
@@ -28,15 +31,15 @@ def summary_lines(plan: PlanSummary) -> list[str]:
     return table(rows)
 
 
-def trial_lines(trials: tuple[RouteTrial, ...]) -> list[str]:
-    """Return one line for each route that was tried, and its findings."""
+def trial_lines(trials: tuple[RouteTrial, ...], shown: Collection[Finding] = ()) -> list[str]:
+    """Return one line for each route that was tried, and its findings but those `shown` before."""
     lines = []
     for trial in trials:
         mark = "takes it" if trial.taken and not trial.findings else "no"
         if trial.taken and trial.findings:
             mark = "refuses"
         lines.append(f"  {trial.route:<14} {mark:<9} {trial.why}")
-        lines += [f"    {finding}" for finding in trial.findings]
+        lines += [f"    {finding}" for finding in trial.findings if finding not in shown]
     return lines
 
 

@@ -93,7 +93,7 @@ def show(report: Report) -> None:
     show_findings(report.findings, err=False)
     if report.routes:
         say("routes:")
-        for line in trial_lines(report.routes):
+        for line in trial_lines(report.routes, report.findings):
             say(line)
     errors = [f for f in report.findings if f.severity is Severity.ERROR]
     if report.servable:

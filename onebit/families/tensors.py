@@ -121,6 +121,8 @@ def find_tensors(
             else:
                 finder.reference(role, name, spec, layer)
     table = finder.table
+    if finder.problems:
+        table.findings += _dim_findings(finder)
     table.findings += _shape_findings(finder, layer_count)
     table.findings += _missing_findings(finder)
     table.findings += _extra_layers(finder, layer_count)
@@ -171,6 +173,29 @@ def _outer(finder: _Finder) -> None:
         else:
             finder.table.outer[role] = substitute
             finder.table.substituted.add(role)
+
+
+def _dim_findings(finder: _Finder) -> list[Finding]:
+    """Name the config keys that vectors of the container contradict: one key breaks many shapes."""
+    family, container = finder.family, finder.container
+    specs = {**family.tensors, **family.layer_tensors}.values()
+    found: dict[str, Finding] = {}
+    for spec in specs:
+        dim = spec.shape[0]
+        if len(spec.shape) != 1 or dim not in family.dims or dim in found:
+            continue
+        name = finder.locate(spec, 0)
+        stored = container.entries[name].shape if name is not None else ()
+        if len(stored) != 1 or stored[0] == finder.scope.numbers[dim]:
+            continue
+        key = family.dims[dim].key[0]
+        found[dim] = error(
+            "config.dim",
+            f"is {finder.scope.numbers[dim]}, but {name} has {stored[0]} values",
+            f"write {key}: {stored[0]}, or restore the config.json of this model",
+            Where(file=str(Path(container.path).parent / "config.json"), field=key),
+        )
+    return list(found.values())
 
 
 def _shape_findings(finder: _Finder, layer_count: int) -> list[Finding]:

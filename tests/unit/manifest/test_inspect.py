@@ -114,6 +114,7 @@ def foreign_plan(directory: Path) -> None:
     ("edit", "code", "file", "field"),
     [
         (truncate, "container.truncated", "model.q4nx", None),
+        (lambda d: set_config(d, hidden_size=512), "config.dim", "config.json", "hidden_size"),
         (lambda d: set_config(d, hidden_size=512), "container.", "model.q4nx", "model."),
         (delete_tensor, "container.missing_tensor", "model.q4nx", "self_attn.o_proj"),
         (lambda d: (d / "tokenizer.json").unlink(), "file.missing", "tokenizer.json", None),
