@@ -26,6 +26,6 @@ def template_traits(template: str) -> Traits:
     thinks = "<think>" in template or "</think>" in template
     if "<tool_call>" in template:
         return Traits(thinks, "hermes")
-    if "<|python_tag|>" in template or '"parameters":' in template:
+    if '"parameters":' in template and ("python_tag" in template or "ipython" in template):
         return Traits(thinks, "llama3_json")
     return Traits(thinks)

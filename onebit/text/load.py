@@ -14,7 +14,7 @@ from onebit.plan import Plan
 from onebit.text.model import TextModel
 from onebit.text.template import ChatTemplate, TemplateError
 from onebit.text.tokens import TokenBytes
-from onebit.text.tools import TOOL_FORMATS, detect_tool_format
+from onebit.text.tools import TOOL_FORMATS
 
 TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -47,7 +47,7 @@ def load_text_files(directory: Path, plan: Plan) -> TextModel:
         template=template,
         template_tokens=_template_tokens(tokenizer, config, plan),
         thinks=plan.thinks,
-        tool_format=plan.tool_format or (detect_tool_format(source) if source else None),
+        tool_format=plan.tool_format,
         defaults={k: generation[k] for k in SAMPLING_DEFAULTS if _is_number(generation.get(k))}
         if generation
         else {},

@@ -223,15 +223,6 @@ TOOL_FORMATS: dict[str, Callable[[Collection[str]], ToolParser]] = {
 """Parser of each tool format, made with the names of the tools offered."""
 
 
-def detect_tool_format(template: str) -> str | None:
-    """Return the tool format that a chat template teaches its model, if it is a known one."""
-    if HermesParser.opening in template:
-        return "hermes"
-    if '"parameters":' in template and ("python_tag" in template or "ipython" in template):
-        return "llama3_json"
-    return None
-
-
 def _partial(text: str, tag: str) -> int:
     """Return the length of the longest suffix of `text` that begins `tag`."""
     return next((n for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), 0)

@@ -125,6 +125,7 @@ class TestTokens:
 
     def test_template_traits(self) -> None:
         assert template_traits("<tool_call>").tool_format == "hermes"
+        assert template_traits('ipython ... "parameters": ...').tool_format == "llama3_json"
         assert template_traits("{{ x }}<think>").thinks
         assert template_traits("plain").tool_format is None
 

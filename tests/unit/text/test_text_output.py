@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onebit.text import StopMatcher, ToolDelta
 from onebit.text.reasoning import ReasoningSplitter
-from onebit.text.tools import TOOL_FORMATS, detect_tool_format
+from onebit.text.tools import TOOL_FORMATS
 
 
 def stopped(pieces: Sequence[str], stops: Sequence[str]) -> tuple[str, str | None]:
@@ -183,9 +183,3 @@ def test_hermes_loses_no_text_and_raises_nothing(text: str) -> None:
     if "<tool_call>" not in text:
         assert said == text
         assert not found
-
-
-def test_formats_are_found_in_templates() -> None:
-    assert detect_tool_format("...within <tool_call></tool_call> XML tags") == "hermes"
-    assert detect_tool_format('ipython ... "parameters": ...') == "llama3_json"
-    assert detect_tool_format("plain") is None
