@@ -66,7 +66,13 @@ struct V {
         __builtin_memcpy(&x, p, sizeof x);
         return _mm256_set1_epi32(x);
     }
-    static I dot16(I acc, I w, I x) { return _mm256_add_epi32(acc, _mm256_madd_epi16(w, x)); }
+    // The empty assembly holds the sum in its register: GCC would rather take all products of a
+    // group first and add them as a tree, and spill most of them.
+    static I dot16(I acc, I w, I x) {
+        I sum = _mm256_add_epi32(acc, _mm256_madd_epi16(w, x));
+        asm("" : "+x"(sum));
+        return sum;
+    }
 
     // As assembly: GCC takes a function that only prefetches for one without effect, and drops it.
     static void prefetch(const uint8_t* p) {

@@ -213,7 +213,10 @@ def test_a_head_padded_far_beyond_the_vocabulary(tmp_path: Path, device: str) ->
     expected = logits(tmp_path / "exact", device)
     got = logits(tmp_path / "padded", device)
     assert got.shape == (len(IDS), 320)
-    np.testing.assert_array_equal(got, expected)
+    if device == "reference":  # a BLAS may sum in another order for another width
+        np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5)
+    else:
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)
