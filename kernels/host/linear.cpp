@@ -59,10 +59,10 @@ Numerics numerics_for(Kind kind, Numerics wanted) {
 }
 
 size_t packed_bytes(Numerics numerics, int rows, int cols) {
-    // I8: the wide record, which some instruction sets need.
+    // I8: the widest record that an instruction set needs.
     const size_t slice = numerics == Numerics::F32   ? sizeof(SliceF32)
                          : numerics == Numerics::I16 ? sizeof(SliceI16)
-                                                     : sizeof(SliceI8Wide);
+                                                     : sizeof(SliceI8Both);
     return slice * static_cast<size_t>(slice_count(cols)) * static_cast<size_t>(rows);
 }
 

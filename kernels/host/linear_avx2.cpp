@@ -14,7 +14,7 @@ struct V {
     static constexpr int L = 8;
     static constexpr int NV = 4;
     static constexpr int kVectors = 2;  // sixteen registers hold no more
-    static constexpr int kRowsInt = 3;
+    static constexpr int kRowsInt = 4;
     static constexpr int kRowsF32 = 3;
     static constexpr int kFusedInt = 1;
     static constexpr int kFusedF32 = 1;
@@ -60,6 +60,11 @@ struct V {
             _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
     }
+    static void store_i8(int8_t* p, I a) {
+        const __m128i words =
+            _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+    }
     // Four bytes in every lane.
     static I all4(const void* p) {
         int32_t x;
@@ -73,6 +78,14 @@ struct V {
         asm("" : "+x"(sum));
         return sum;
     }
+
+    // Sums of two products each, 16 bits wide. Eight of them hold 15 * 127 * 2 each without overflow.
+    static I dot8(I acc, I unsigned_w, I x) {
+        I sum = _mm256_add_epi16(acc, _mm256_maddubs_epi16(unsigned_w, x));
+        asm("" : "+x"(sum));
+        return sum;
+    }
+    static I widened(I sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
 
     // As assembly: GCC takes a function that only prefetches for one without effect, and drops it.
     static void prefetch(const uint8_t* p) {
@@ -182,6 +195,35 @@ struct Codec {
         }
     }
 
+    // Codes of four columns, plus code_offset, as bytes per position; 4-bit kinds.
+    static void quads(const uint8_t* codes, int quad, I (&w)[4]) {
+        const uint8_t* p = codes + quad * 4 * at.col_stride;
+        // Bytes of four rows of columns 0, 1, 2, 3 in each half of the register, to a row a lane.
+        const I by_row = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
+                                          0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        I raw[2];
+        if constexpr (K == Kind::Q4_K) {
+            const I order = _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7);
+            const I front = V::load32(p);
+            const I back = V::load32(p + 32);
+            raw[0] = _mm256_permutevar8x32_epi32(_mm256_unpacklo_epi64(front, back), order);
+            raw[1] = _mm256_permutevar8x32_epi32(_mm256_unpackhi_epi64(front, back), order);
+        } else {
+            const I order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+            raw[0] = _mm256_permutevar8x32_epi32(V::load32(p), order);
+            raw[1] = _mm256_permutevar8x32_epi32(V::load32(p + at.half_stride), order);
+        }
+        const I low = _mm256_set1_epi8(15);
+        for (int h = 0; h < 2; ++h) {
+            I both = _mm256_shuffle_epi8(raw[h], by_row);
+            if constexpr (K == Kind::Q4_0) {
+                both = _mm256_xor_si256(both, _mm256_set1_epi8(static_cast<char>(0x88)));
+            }
+            w[h] = _mm256_and_si256(both, low);
+            w[h + 2] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+        }
+    }
+
     // Codes of four columns as float32.
     static void values(const uint8_t* codes, int quad, F (&q)[4][4]) {
         for (int c = 0; c < 4; ++c) {
@@ -207,7 +249,7 @@ struct Codec {
     }
 };
 
-#include "linear_wide.inc.h"
+#include "linear_avx2_bytes.inc.h"
 
 #include "linear_dense.inc.h"
 #include "linear_pack.inc.h"

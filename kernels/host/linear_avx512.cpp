@@ -16,7 +16,12 @@ namespace {
 #include "linear_avx512.inc.h"
 
 struct V : Avx512 {
-    static I dot16(I acc, I w, I x) { return _mm512_add_epi32(acc, _mm512_madd_epi16(w, x)); }
+    // The empty assembly: as in linear_avx2.cpp.
+    static I dot16(I acc, I w, I x) {
+        I sum = _mm512_add_epi32(acc, _mm512_madd_epi16(w, x));
+        asm("" : "+v"(sum));
+        return sum;
+    }
 };
 
 #include "linear_codec.inc.h"
@@ -89,7 +94,37 @@ struct Codec {
     }
 };
 
+using SliceByte = SliceI8Wide;
+
 #include "linear_wide.inc.h"
+
+inline void store_byte_codes(SliceByte& slice, int c, I q) { V::store_i16(slice.q + c, q); }
+inline void set_byte_sum(SliceByte&, int, int32_t) {}
+
+template <Kind K>
+inline I start_byte_dot(const SliceByte&, int) {
+    return V::izero();
+}
+template <Kind K>
+inline I end_byte_dot(I acc, const SliceByte&, int) {
+    return acc;
+}
+
+template <Kind K, int MR>
+inline void byte_dots(const uint8_t* codes, int quad, const SliceByte* x, int g, I (&acc)[MR][NV]) {
+    wide_dots<K>(codes, quad, x, g, acc);
+}
+
+template <Kind K>
+inline void decode_bytes(const uint8_t* tile, int groups, TileScratch& scratch) {
+    decode_pairs<K>(tile, groups, scratch);
+}
+
+template <Kind K, int MR>
+inline void group_byte_dots(const TileScratch& scratch, int g, int v0, const SliceByte* x,
+                            I (&acc)[MR][NB]) {
+    group_wide_dots(scratch, g, v0, x, acc);
+}
 
 #include "linear_dense.inc.h"
 #include "linear_pack.inc.h"

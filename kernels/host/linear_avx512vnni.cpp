@@ -174,6 +174,11 @@ inline I start_byte_dot(const SliceByte& x, int g) {
     }
 }
 
+template <Kind K>
+inline I end_byte_dot(I acc, const SliceByte&, int) {
+    return acc;
+}
+
 template <Kind K, int MR>
 inline void byte_dots(const uint8_t* codes, int quad, const SliceByte* x, int g, I (&acc)[MR][NV]) {
     I w[NV];

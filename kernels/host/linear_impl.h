@@ -45,8 +45,18 @@ struct alignas(64) SliceI8Wide {
     float pad[16];
 };
 
+// I8 with both widths of the codes: 8-bit products serve 4-bit kinds only.
+struct alignas(64) SliceI8Both {
+    int16_t q[kTileCols];
+    int8_t q8[kTileCols];
+    float scale[kGroups];
+    float zero[kGroups];
+    int32_t sum[kGroups];
+    int32_t pad[24];
+};
+
 static_assert(sizeof(SliceF32) == 1088 && sizeof(SliceI16) == 640 && sizeof(SliceI8) == 384 &&
-              sizeof(SliceI8Wide) == 640);
+              sizeof(SliceI8Wide) == 640 && sizeof(SliceI8Both) == 960);
 
 // Below this a block's largest magnitude counts as zero: its inverse would overflow.
 constexpr float kTiny = 0x1p-100F;
@@ -190,9 +200,6 @@ static constexpr GroupLines group_lines(Kind kind) {
     }
     return lines;
 }
-
-
-
 
 // Calls `call.operator()<K>()` with the kind as a constant.
 template <class Call>

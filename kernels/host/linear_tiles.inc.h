@@ -28,7 +28,7 @@ inline Ahead ahead_of(const uint8_t* next, int next_groups, int g, int groups) {
 // Prefetches the lines congruent to `part` modulo `parts`.
 template <Kind K>
 inline void prefetch(const Ahead& ahead, int part, int parts) {
-    constexpr GroupLines lines = group_lines(K);
+    static constexpr GroupLines lines = group_lines(K);  // static: else built anew at each call
     for (int g = ahead.begin; g < ahead.end; ++g) {
         for (int i = part; i < lines.count; i += parts) {
             V::prefetch(ahead.tile + lines.line[i].base + g * lines.line[i].step);
@@ -204,8 +204,8 @@ struct FusedI8 {
             for (int r = 0; r < MR; ++r) {
 #pragma GCC unroll 4
                 for (int v = 0; v < NV; ++v) {
-                    sum[r][v] = V::fma(d[v], V::mul(V::to_float(acc[r][v]), V::set1(x[r].scale[g])),
-                                       sum[r][v]);
+                    const F dot = V::to_float(end_byte_dot<K>(acc[r][v], x[r], g));
+                    sum[r][v] = V::fma(d[v], V::mul(dot, V::set1(x[r].scale[g])), sum[r][v]);
                     if constexpr (has_zero(K)) {
                         sum[r][v] = V::fma(m[v], V::set1(x[r].zero[g]), sum[r][v]);
                     }
@@ -538,12 +538,13 @@ template <Kind K, class Path>
 void tiled_strips(const Weight& weight, const std::byte* packed, int rows, int begin, int end,
                   float* y, ptrdiff_t ldy, const float* bias, float scale, TileScratch& scratch) {
     const auto* slices = reinterpret_cast<const typename Path::Slice*>(packed);
-    for (int strip = begin; strip < end; ++strip) {
-        const Tiles<K> tiles(weight, strip);
-        const int out = strip * kStripRows;
-        const int n = weight.rows - out < kStripRows ? weight.rows - out : kStripRows;
-        for (int first = 0; first < rows; first += kRowBlock) {
-            const int count = rows - first < kRowBlock ? rows - first : kRowBlock;
+    // A block of rows meets all strips before the next: together the rows outgrow the caches.
+    for (int first = 0; first < rows; first += kRowBlock) {
+        const int count = rows - first < kRowBlock ? rows - first : kRowBlock;
+        for (int strip = begin; strip < end; ++strip) {
+            const Tiles<K> tiles(weight, strip);
+            const int out = strip * kStripRows;
+            const int n = weight.rows - out < kStripRows ? weight.rows - out : kStripRows;
             strip_block<K, Path>(tiles, slices, rows, first, count, scratch);
             for (int r = 0; r < count; ++r) {
                 finish_row<K>(scratch.y[r], n, y + (first + r) * ldy + out,

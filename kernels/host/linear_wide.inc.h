@@ -1,18 +1,8 @@
-// I8 numerics through 16-bit dot products, for instruction sets without 8-bit ones. Included
-// before linear_tiles and linear_pack.
-
-using SliceByte = SliceI8Wide;
-
-inline void store_byte_codes(SliceByte& slice, int c, I q) { V::store_i16(slice.q + c, q); }
-inline void set_byte_sum(SliceByte&, int, int32_t) {}
-
-template <Kind K>
-inline I start_byte_dot(const SliceByte&, int) {
-    return V::izero();
-}
+// I8 numerics through 16-bit dot products. Included before linear_tiles and linear_pack, after
+// SliceByte (whose `q` are 16-bit codes) is chosen.
 
 template <Kind K, int MR>
-inline void byte_dots(const uint8_t* codes, int quad, const SliceByte* x, int g, I (&acc)[MR][NV]) {
+inline void wide_dots(const uint8_t* codes, int quad, const SliceByte* x, int g, I (&acc)[MR][NV]) {
     I w[2][NV];
     Codec<K>::pairs(codes, quad, w);
 #pragma GCC unroll 2
@@ -31,17 +21,12 @@ inline void byte_dots(const uint8_t* codes, int quad, const SliceByte* x, int g,
 template <Kind K>
 void decode_pairs(const uint8_t* tile, int groups, TileScratch& scratch);
 
-template <Kind K>
-inline void decode_bytes(const uint8_t* tile, int groups, TileScratch& scratch) {
-    decode_pairs<K>(tile, groups, scratch);
-}
-
 template <int MR>
 inline void group_dots(const TileScratch& scratch, int g, int v0, const int16_t* q,
                        ptrdiff_t stride, I (&acc)[MR][NB]);
 
-template <Kind K, int MR>
-inline void group_byte_dots(const TileScratch& scratch, int g, int v0, const SliceByte* x,
+template <int MR>
+inline void group_wide_dots(const TileScratch& scratch, int g, int v0, const SliceByte* x,
                             I (&acc)[MR][NB]) {
     group_dots<MR>(scratch, g, v0, x->q, sizeof(SliceByte) / sizeof(int16_t), acc);
 }

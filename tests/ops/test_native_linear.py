@@ -114,6 +114,30 @@ def test_random_shapes_and_rows_do_not_depend_on_their_neighbours(
     np.testing.assert_array_equal(alone[0], together[at])
 
 
+@pytest.mark.parametrize("numerics", ["i16", "i8"])
+@pytest.mark.parametrize(
+    ("kind", "code"), [(TensorKind.Q4_1, 15), (TensorKind.Q4_0, -8), (TensorKind.Q8_A, -128)]
+)
+def test_codes_and_activations_at_their_ends_do_not_overflow(
+    kind: TensorKind, code: int, numerics: str
+) -> None:
+    rows, cols = 32, 256
+    codes = np.full((rows, cols), code, np.int8 if code < 0 else np.uint8)
+    ones = np.ones((rows, cols // 32), np.float32)
+    zeros = np.zeros_like(ones) if kind is TensorKind.Q4_1 else None
+    pack = q8.pack if kind is TensorKind.Q8_A else q4.pack
+    raw = pack(kind, q4.Planes(ones, codes, m=zeros)).reshape(-1)
+    view = TensorView("w", kind, (rows, cols), raw, None)
+    x = np.ones((9, cols), np.float32)
+    x[1::2] = -1
+    expected = np.repeat(x[:, :1] * np.float32(code * cols), rows, axis=1)
+    for isa in instruction_sets():
+        np.testing.assert_allclose(run(view, x, numerics, isa), expected, rtol=1e-6, err_msg=isa)
+        np.testing.assert_allclose(
+            run(view, x[1:2], numerics, isa), expected[1:2], rtol=1e-6, err_msg=isa
+        )
+
+
 def test_how_close_each_arithmetic_is_to_float32() -> None:
     view, x = weight(TensorKind.Q4_1, 128, 1536, 1), activations(16, 1536, 2)
     exact = x.astype(np.float64) @ decode(view).astype(np.float64).T
