@@ -16,7 +16,7 @@ struct V {
     static constexpr int kVectors = 2;  // sixteen registers hold no more
     static constexpr int kRowsInt = 4;
     static constexpr int kRowsF32 = 3;
-    static constexpr int kFusedInt = 1;
+    static constexpr int kFusedInt = 3;
     static constexpr int kFusedF32 = 1;
     static constexpr int kDenseOutputs = 2;
     static constexpr int kDenseRows = 3;
