@@ -543,6 +543,9 @@ void tiled_strips(const Weight& weight, const std::byte* packed, int rows, int b
         const int count = rows - first < kRowBlock ? rows - first : kRowBlock;
         for (int strip = begin; strip < end; ++strip) {
             const Tiles<K> tiles(weight, strip);
+            if (strip == begin) {  // each later one is fetched while the one before is computed
+                prefetch<K>({tiles.tile(0), 0, tiles.groups(0)}, 0, 1);
+            }
             const int out = strip * kStripRows;
             const int n = weight.rows - out < kStripRows ? weight.rows - out : kStripRows;
             strip_block<K, Path>(tiles, slices, rows, first, count, scratch);
