@@ -25,8 +25,10 @@ SAMPLE_TILES = 32
 """8192 groups: enough for shares within a percent or two, and 211 tensors in a quarter second."""
 META_TILES = 64
 _SPREAD = 0x9E3779B1  # odd, near 2^32 / golden ratio: multiples of it spread evenly
-_SURE = 0.9
-_MARGIN = 0.05
+SURE = 0.9
+"""A share from which on nearly all groups have a mark."""
+MARGIN = 0.05
+"""How far apart the shares of two readings must be to choose between them."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ def q8_layout(view: TensorView, count: int = SAMPLE_TILES) -> LayoutEvidence:
     shares = {TensorKind.Q8_A: a.full_range, TensorKind.Q8_B: b.full_range}
     best = max(shares, key=lambda kind: shares[kind])
     gap = abs(a.full_range - b.full_range)
-    verdict = best if a.groups == 0 or (shares[best] >= _SURE and gap >= _MARGIN) else None
+    verdict = best if a.groups == 0 or (shares[best] >= SURE and gap >= MARGIN) else None
     return LayoutEvidence(a.groups, a.full_range, b.full_range, verdict)
 
 
@@ -250,7 +252,7 @@ def meta_order(view: TensorView, count: int = META_TILES) -> MetaOrderEvidence:
     real = -(-view.cols // GROUP_COLS)
     fits = [_explained(order[:, :, :real]) for order in (straight, turned)]
     pads = [_zero_share(order[:, :, real:]) for order in (straight, turned)]
-    swapped = (fits[1] > fits[0] + 0.1 and pads[1] >= pads[0]) or (pads[1] == 1 and pads[0] < _SURE)
+    swapped = (fits[1] > fits[0] + 0.1 and pads[1] >= pads[0]) or (pads[1] == 1 and pads[0] < SURE)
     return MetaOrderEvidence(len(parts) * across, fits[0], fits[1], pads[0], pads[1], swapped)
 
 

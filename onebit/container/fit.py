@@ -28,7 +28,7 @@ _OTHER_TILES = {
     9216: "8-bit tiles with a zero or bias plane",
     5632: "4-bit tiles with a bias plane",
     9728: "8-bit tiles with a zero and a bias plane",
-    2560: "GPT-OSS tiles of 32 x 128",
+    2560: "tiles of 32 x 128, as only the gpt-oss class of its converter writes them",
 }
 _MEND = "correct the shape in config.json or plan.json, or convert the model again"
 

@@ -12,7 +12,8 @@ from onebit.container.bits import bf16_to_f32
 from onebit.container.codecs import plain
 from onebit.container.codecs.tiles import TILES, tile_records, unpack_metas
 from onebit.container.decode import iter_blocks, row_blocks, stored_planes
-from onebit.container.kinds import GROUP_COLS, TILE_ROWS, TensorKind
+from onebit.container.detect import MARGIN, SURE, LayoutEvidence, tile_runs
+from onebit.container.kinds import GROUP_COLS, TILE_COLS, TILE_ROWS, TensorKind
 from onebit.container.view import TensorView
 
 Progress = Callable[[int], None]
@@ -216,3 +217,34 @@ def _scan_floats(values: NDArray[np.float32], limit: float) -> ScaleScan:
         float(sizes.max(initial=0.0)),
         None,
     )
+
+
+def scan_q8_layout(view: TensorView) -> tuple[LayoutEvidence, int | None]:
+    """Tell the code layout from every tile; also the first tile that lies the other way."""
+    kinds = (TensorKind.Q8_A, TensorKind.Q8_B)
+    here = kinds.index(view.kind)
+    reached, live, first_other, done = np.zeros(2), 0, None, 0
+    for run in tile_runs(view, 256):
+        counts = [_full_groups(TensorView(run.name, kind, run.shape, run.data)) for kind in kinds]
+        groups = counts[0][1]
+        shares = [full / np.maximum(groups, 1) for full, _ in counts]
+        other = (shares[1 - here] >= SURE) & (shares[1 - here] >= shares[here] + MARGIN)
+        other &= groups > TILE_ROWS
+        if first_other is None and other.any():
+            first_other = done + int(other.argmax())
+        reached += [full.sum() for full, _ in counts]
+        live, done = live + int(groups.sum()), done + len(groups)
+    if not live:
+        return LayoutEvidence(0, 0.0, 0.0, view.kind), None
+    a, b = reached / live
+    best = kinds[int(b > a)]
+    return LayoutEvidence(live, a, b, best if max(a, b) >= SURE else None), first_other
+
+
+def _full_groups(tiles: TensorView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return, for each tile, its groups that reach 127 and its groups whose scale is not zero."""
+    planes = stored_planes(tiles)
+    codes = planes.codes.reshape(-1, TILE_ROWS * TILE_COLS // GROUP_COLS, GROUP_COLS)
+    live = (planes.d != 0).reshape(codes.shape[:2])
+    ends = (codes.max(axis=2) == 127) | (codes.min(axis=2) <= -127)
+    return (ends & live).sum(axis=1), live.sum(axis=1)

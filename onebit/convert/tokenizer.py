@@ -45,6 +45,13 @@ SPLITS: dict[str, str] = {
 """Pre-tokeniser name in the GGUF -> how text is split before merging."""
 _DIGITS_FIRST = ("smollm",)
 """Pre-tokenisers that split every digit off before GPT-2's splitting."""
+ALIASES: dict[str, str] = {
+    **dict.fromkeys(("llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), "llama3"),
+    **dict.fromkeys(("phi-2", "mpt", "olmo", "exaone4", "gigachat", "mellum"), "gpt-2"),
+    **dict.fromkeys(("starcoder", "refact", "command-r", "codeshell", "exaone"), "smollm"),
+    **dict.fromkeys(("llama4", "kanana2"), "gpt-4o"),
+}
+"""Names that llama.cpp (src/llama-vocab.cpp) splits in the same way as another one."""
 _NFC = ("qwen2", "deepseek-r1-qwen")
 _LLAMA3_NAMES = ("llama-bpe", "llama3")
 """Pre-tokenisers that look a whole word up before merging and, by default, add BOS."""
@@ -90,9 +97,13 @@ def adds_bos(file: GgufFile) -> bool:
         return False
     flag = file.fields.get("tokenizer.ggml.add_bos_token")
     if flag is None:
-        pre = file.fields.get("tokenizer.ggml.pre")
-        return file.fields.get("tokenizer.ggml.model") == "llama" or pre in _LLAMA3_NAMES
+        return file.fields.get("tokenizer.ggml.model") == "llama" or _pre(file) in _LLAMA3_NAMES
     return bool(flag)
+
+
+def _pre(file: GgufFile) -> str:
+    pre = str(file.fields.get("tokenizer.ggml.pre", "default"))
+    return ALIASES.get(pre, pre)
 
 
 def _refused(file: GgufFile, key: str, what: str) -> InputError:
@@ -101,9 +112,9 @@ def _refused(file: GgufFile, key: str, what: str) -> InputError:
 
 
 def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
-    pre = str(file.fields.get("tokenizer.ggml.pre", "default"))
+    pre = _pre(file)
     if pre not in SPLITS and pre not in _DIGITS_FIRST:
-        known = ", ".join(sorted([*SPLITS, *_DIGITS_FIRST]))
+        known = ", ".join(sorted([*SPLITS, *_DIGITS_FIRST, *ALIASES]))
         raise _refused(file, "tokenizer.ggml.pre", f"is {pre!r}; known: {known}")
     merges = file.fields.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):

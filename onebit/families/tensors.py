@@ -36,8 +36,7 @@ class TensorTable:
 class _Problem:
     """One kind of fault of one role, with the layers that have it."""
 
-    code: str
-    what: str
+    first: Finding
     name: str
     layers: list[int] = field(default_factory=list)
 
@@ -79,15 +78,16 @@ class _Finder:
             kind = self.container.kind_of(name, shape)
         except InputError as cause:
             for finding in cause.findings:
-                self.problem(role, finding.code, finding.what, spec.name[0], layer)
+                self.problem(role, finding, spec.name[0], layer)
             return
         target = self.table.outer if layer is None else self.table.layers[layer]
         target[role] = TensorRef(name=name, shape=shape, kind=kind)
         if kind is TensorKind.INT8:
             self.table.used.add(name + ".scale")
 
-    def problem(self, role: str, code: str, what: str, name: str, layer: int | None) -> None:
-        entry = self.problems.setdefault((role, code, what), _Problem(code, what, name))
+    def problem(self, role: str, finding: Finding, name: str, layer: int | None) -> None:
+        key = (role, finding.code, finding.what)
+        entry = self.problems.setdefault(key, _Problem(finding, name))
         if layer is not None:
             entry.layers.append(layer)
 
@@ -201,17 +201,13 @@ def _dim_findings(finder: _Finder) -> list[Finding]:
 def _shape_findings(finder: _Finder, layer_count: int) -> list[Finding]:
     found = []
     for problem in finder.problems.values():
-        what = problem.what
-        if problem.layers:
+        finding = problem.first
+        mend = _MEND_CONVERT if finding.code == "container.shape_mismatch" else finding.mend
+        what, where = finding.what, finding.where
+        if len(problem.layers) > 1:
             what += f" ({_layers_text(problem.layers, layer_count)})"
-        found.append(
-            error(
-                problem.code,
-                what,
-                _MEND_CONVERT,
-                Where(file=str(finder.container.path), field=problem.name),
-            )
-        )
+            where = Where(file=str(finder.container.path), field=problem.name)
+        found.append(error(finding.code, what, mend, where))
     return found
 
 
@@ -220,7 +216,7 @@ def _layers_text(layers: Sequence[int], layer_count: int) -> str:
         return f"all {layer_count} layers"
     shown = ", ".join(str(n) for n in layers[:_SHOWN])
     more = f" and {len(layers) - _SHOWN} more" if len(layers) > _SHOWN else ""
-    return f"layer{'s' if len(layers) > 1 else ''} {shown}{more}"
+    return f"layers {shown}{more}"
 
 
 def _missing_findings(finder: _Finder) -> list[Finding]:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 from onebit.container import Container, TensorKind, TensorView, decode
-from onebit.container.detect import code_use, meta_order, q8_layout, tie
-from onebit.container.scan import ABSURD_SCALE, scan_padding, scan_scales
+from onebit.container.detect import code_use, meta_order, tie
+from onebit.container.scan import ABSURD_SCALE, scan_padding, scan_q8_layout, scan_scales
 from onebit.families import load_families
 from onebit.families.model import LinearSpec
 from onebit.findings import Finding, Where, error, note, warning
@@ -97,18 +97,26 @@ def _tiles(view: TensorView, file: str) -> list[Finding]:
             mend = "convert again with a converter that writes scale index g * 32 + r; " + _MEND
             found.append(error("container.scales_swapped", what, mend, where))
     if view.kind in (TensorKind.Q8_A, TensorKind.Q8_B):
-        layout = q8_layout(view)
-        if layout.groups >= _MIN_GROUPS and layout.verdict not in (None, view.kind):
-            what = (
-                f"the plan reads it as {view.kind}, its codes say {layout.verdict}: "
-                f"{layout.share_a:.0%} of the groups reach 127 as layout A, "
-                f"{layout.share_b:.0%} as layout B"
-            )
-            mend = "write plan.json anew with `onebit plan DIR --write`"
-            found.append(error("container.q8_layout", what, mend, where))
+        found += _code_layout(view, where)
     if view.kind is TensorKind.Q4_1:
         found += _code_order(view, where)
     return found
+
+
+def _code_layout(view: TensorView, where: Where) -> list[Finding]:
+    layout, other_from = scan_q8_layout(view)
+    if layout.groups < _MIN_GROUPS or (other_from is None and layout.verdict is view.kind):
+        return []
+    shares = (
+        f"{layout.share_a:.0%} of all groups reach 127 as layout A, {layout.share_b:.0%} as "
+        "layout B; rightly read ones nearly all do"
+    )
+    if other_from is not None:
+        what = f"it is read as {view.kind}, but tiles from {other_from} on lie the other way: "
+        return [error("container.q8_layout", what + shares, _MEND, where)]
+    what = f"its codes do not tell that {view.kind} is their layout: {shares}"
+    mend = "if the model answers nonsense: " + _MEND
+    return [warning("container.q8_layout", what, mend, where)]
 
 
 def _code_order(view: TensorView, where: Where) -> list[Finding]:

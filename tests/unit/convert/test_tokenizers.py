@@ -163,6 +163,15 @@ def test_only_llama3_looks_whole_words_up(pre: str, found: bool, tmp_path: Path)
     assert (ids == [index]) is found
 
 
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("llama-v3", "llama-bpe"), ("falcon3", "llama-bpe"), ("phi-2", "gpt-2"), ("llama4", "gpt-4o")],
+)
+def test_another_name_of_a_splitter_is_known(alias: str, name: str, tmp_path: Path) -> None:
+    case = stored()[name]
+    assert differences(tokenizer_of(tmp_path / "a.gguf", case, alias), case["ids"]) == []
+
+
 def test_unknown_pre_tokeniser_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as problem:
         tokenizer_of(tmp_path / "a.gguf", stored()["gpt-2"], "chatglm-bpe")
