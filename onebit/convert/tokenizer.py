@@ -66,9 +66,7 @@ def gguf_tokenizer(file: GgufFile) -> Tokenizer:
         InputError: no vocabulary, or a kind of tokenizer or pre-tokeniser that is not known.
     """
     kind = file.fields.get("tokenizer.ggml.model")
-    tokens = file.fields.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
-        raise _refused(file, "tokenizer.ggml.tokens", "holds no vocabulary")
+    tokens = _list(file, "tokens", str)
     if kind == "gpt2":
         tokenizer = _byte_level(file, tokens)
     elif kind == "llama":
@@ -77,8 +75,8 @@ def gguf_tokenizer(file: GgufFile) -> Tokenizer:
         what = f"is {kind!r}; known: gpt2 (byte-level BPE) and llama (SentencePiece BPE)"
         raise _refused(file, "tokenizer.ggml.model", what)
     _add_special(file, tokenizer, tokens)
-    if adds_bos(file):
-        bos = int(file.fields["tokenizer.ggml.bos_token_id"])
+    bos = _token_id(file, "bos_token_id", tokens)
+    if bos is not None and adds_bos(file):
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{tokens[bos]}:0 $A:0",
             pair=f"{tokens[bos]}:0 $A:0 {tokens[bos]}:1 $B:1",
@@ -111,16 +109,39 @@ def _refused(file: GgufFile, key: str, what: str) -> InputError:
     return InputError(error("convert.tokenizer", what, mend, Where(file=str(file.path), field=key)))
 
 
+def _list(file: GgufFile, name: str, kind: type | tuple[type, ...]) -> list[Any]:
+    key = f"tokenizer.ggml.{name}"
+    values = file.fields.get(key)
+    if not isinstance(values, list):
+        raise _refused(file, key, "is missing" if values is None else "is no list")
+    odd = next((i for i, value in enumerate(values) if not isinstance(value, kind)), None)
+    if odd is not None:
+        raise _refused(file, key, f"entry {odd} is a {type(values[odd]).__name__}")
+    return values
+
+
+def _token_id(file: GgufFile, name: str, tokens: list[str]) -> int | None:
+    key = f"tokenizer.ggml.{name}"
+    index = file.fields.get(key)
+    if not isinstance(index, int):
+        return None
+    if not 0 <= index < len(tokens):
+        raise _refused(file, key, f"is {index}; the vocabulary has {len(tokens)} tokens")
+    return index
+
+
 def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
     pre = _pre(file)
     if pre not in SPLITS and pre not in _DIGITS_FIRST:
         known = ", ".join(sorted([*SPLITS, *_DIGITS_FIRST, *ALIASES]))
         raise _refused(file, "tokenizer.ggml.pre", f"is {pre!r}; known: {known}")
-    merges = file.fields.get("tokenizer.ggml.merges")
-    if not isinstance(merges, list):
-        raise _refused(file, "tokenizer.ggml.merges", "is missing")
-    pairs = [_pair(merge) for merge in merges]
+    pairs = [_pair(merge) for merge in _list(file, "merges", str)]
     vocab = {token: i for i, token in enumerate(tokens)}
+    for at, (left, right) in enumerate(pairs):
+        odd = next((part for part in (left, right, left + right) if part not in vocab), None)
+        if odd is not None:
+            what = f"merge {at} is {left!r} {right!r}: {odd!r} is no token"
+            raise _refused(file, "tokenizer.ggml.merges", what)
     model = models.BPE(vocab, pairs, ignore_merges=pre in _LLAMA3_NAMES)
     tokenizer = Tokenizer(model)
     if pre in _NFC:
@@ -149,15 +170,15 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 def _sentencepiece(file: GgufFile, tokens: list[str]) -> Tokenizer:
-    scores = file.fields.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    scores = _list(file, "scores", (int, float))
+    if len(scores) != len(tokens):
         raise _refused(file, "tokenizer.ggml.scores", "does not give one score per token")
-    unknown = file.fields.get("tokenizer.ggml.unknown_token_id")
+    unknown = _token_id(file, "unknown_token_id", tokens)
     vocab = {token: i for i, token in enumerate(tokens)}
     model = models.BPE(
         vocab,
         _merges_by_score(tokens, scores, vocab),
-        unk_token=tokens[unknown] if isinstance(unknown, int) else None,
+        unk_token=None if unknown is None else tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,
     )
@@ -198,7 +219,8 @@ def _merges_by_score(
 
 
 def _add_special(file: GgufFile, tokenizer: Tokenizer, tokens: list[str]) -> None:
-    kinds = file.fields.get("tokenizer.ggml.token_type") or []
+    has_kinds = "tokenizer.ggml.token_type" in file.fields
+    kinds = _list(file, "token_type", int) if has_kinds else []
     special, plain = [], []
     for token, kind in zip(tokens, kinds, strict=False):
         if kind in (_UNKNOWN, _CONTROL):

@@ -40,14 +40,14 @@ def stored() -> dict[str, Any]:
 
 
 def tokenizer_of(
-    path: Path, case: dict[str, Any], pre: str | None, bos: bool | None = False
+    path: Path, case: dict[str, Any], pre: str | None, bos: bool | None = False, bos_id: int = 1
 ) -> Tokenizer:
     """Write a GGUF that holds a stored vocabulary and return what is made of it."""
     writer = GGUFWriter(path, "llama")
     writer.add_tokenizer_model(case["model"])
     writer.add_token_list(case["tokens"])
     writer.add_token_types(case["types"])
-    writer.add_bos_token_id(1)
+    writer.add_bos_token_id(bos_id)
     if bos is not None:
         writer.add_add_bos_token(bos)
     if pre is not None:
@@ -179,3 +179,29 @@ def test_unknown_pre_tokeniser_is_refused(tmp_path: Path) -> None:
     assert finding.code == "convert.tokenizer"
     assert "chatglm-bpe" in finding.what
     assert "gpt-4o" in finding.what
+
+
+def test_a_merge_of_no_token_is_refused(tmp_path: Path) -> None:
+    case = stored()["gpt-2"]
+    case = {**case, "merges": [*case["merges"], "nowhere \u2603"]}
+    with pytest.raises(InputError) as problem:
+        tokenizer_of(tmp_path / "a.gguf", case, "gpt-2")
+    (finding,) = problem.value.findings
+    assert finding.where.field == "tokenizer.ggml.merges"
+    assert "'nowhere'" in finding.what
+
+
+def test_too_few_scores_are_refused(tmp_path: Path) -> None:
+    case = stored()["prefixed"]
+    with pytest.raises(InputError) as problem:
+        tokenizer_of(tmp_path / "a.gguf", {**case, "scores": case["scores"][1:]}, None)
+    (finding,) = problem.value.findings
+    assert finding.where.field == "tokenizer.ggml.scores"
+
+
+def test_a_bos_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    case = stored()["gpt-2"]
+    with pytest.raises(InputError) as problem:
+        tokenizer_of(tmp_path / "a.gguf", case, "gpt-2", bos=True, bos_id=len(case["tokens"]))
+    (finding,) = problem.value.findings
+    assert finding.where.field == "tokenizer.ggml.bos_token_id"
