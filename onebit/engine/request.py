@@ -173,7 +173,7 @@ class EngineLimits:
     """Sequences that may wait; one more raises `QueueFull`."""
     prefill_chunk: int = 256
     """Most prompt rows in a step. While other sequences generate, fewer (see `stall`)."""
-    stall: float = 2.0
+    stall: float = 1.5
     """Most time that prompt rows may add to a step in which sequences generate, as a multiple of
     the time of a step without them. The time between their tokens stays within 1 + stall."""
     logit_rows: int = 32
