@@ -353,7 +353,15 @@ class TestFrameworkErrors:
         assert "Traceback" not in reply.text
 
     @pytest.mark.parametrize(
-        "path", ["/v1/embeddings", "/embeddings", "/v1/rerank", "/infill", "/v1/messages", "/slots/0?action=erase"]
+        "path",
+        [
+            "/v1/embeddings",
+            "/embeddings",
+            "/v1/rerank",
+            "/infill",
+            "/v1/messages",
+            "/slots/0?action=erase",
+        ],
     )
     def test_not_supported_by_name(self, serve: Serve, path: str) -> None:
         reply = serve(HELLO).post(path, {"input": "x", "documents": ["a"]})
