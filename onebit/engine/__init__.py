@@ -3,7 +3,7 @@
     engine = Engine(program, EngineLimits(max_sequences=8), eos=plan.tokens.eos)
     engine.start()
     async with engine.submit(GenerationRequest(prompt=ids, max_tokens=100)) as handle:
-        async for event in handle:      # TokenEvent, PromptEvent, FinishEvent
+        async for event in handle:      # TokenEvent, ..., FinishEvent
             ...
     await asyncio.to_thread(engine.drain, 10.0)
 
@@ -23,6 +23,7 @@ from onebit.engine.events import (
     Event,
     FinishEvent,
     FinishReason,
+    ProgressEvent,
     PromptEvent,
     Timings,
     TokenEvent,
@@ -46,6 +47,7 @@ __all__ = [
     "GenerationHandle",
     "GenerationRequest",
     "Histogram",
+    "ProgressEvent",
     "PromptEvent",
     "PromptTooLong",
     "QueueFull",

@@ -13,7 +13,14 @@ from onebit.devices.base import Program
 from onebit.engine.batch import Step, Work
 from onebit.engine.draw import Workspace
 from onebit.engine.errors import DeadlineExceeded, EngineStopped
-from onebit.engine.events import Event, FinishEvent, FinishReason, PromptEvent, TokenEvent
+from onebit.engine.events import (
+    Event,
+    FinishEvent,
+    FinishReason,
+    PromptEvent,
+    TokenEvent,
+    TokenLogprob,
+)
 from onebit.engine.handle import GenerationHandle, Outbox, deliver
 from onebit.engine.request import EngineLimits
 from onebit.engine.sampler import logprob_of, require_finite
@@ -80,6 +87,10 @@ class EngineCore:
         """Run one step, if there is anything to run, and send its events."""
         began = self._clock()
         step = self.schedule(began)
+        if step is not None and step.prompt_rows:
+            for work in step.works:
+                if work.sequence.reported < 0:
+                    self._report(work.sequence, work.start, began)
         self.collect()
         inside = 0.0
         if step is not None:
@@ -192,6 +203,8 @@ class EngineCore:
     ) -> None:
         """Settle one sequence; `logits` and `argmax` are those of its wanted rows."""
         sequence = work.sequence
+        if sequence.reported < sequence.n_prompt:
+            self._report(sequence, min(work.end, sequence.n_prompt), now)
         if sequence.wants_prompt_logprobs:
             self._score_prompt(sequence, logits)
         if work.end < sequence.length:
@@ -210,6 +223,10 @@ class EngineCore:
             )
         self._take_token(sequence, token, row)
 
+    def _report(self, sequence: Sequence, processed: int, now: float) -> None:
+        if (event := sequence.report(processed, now)) is not None:
+            self._emit(sequence, event)
+
     def _score_prompt(self, sequence: Sequence, logits: NDArray[np.float32]) -> None:
         """Score prompt tokens by the rows before them."""
         done, top = sequence.prompt_logprobs_done, sequence.prompt_logprobs or 0
@@ -223,14 +240,15 @@ class EngineCore:
     def _take_token(self, sequence: Sequence, token: int, row: NDArray[np.float32]) -> None:
         sequence.append(token)
         self.counters.generated_tokens += 1
-        if token in sequence.end_ids:
-            self._finish(sequence, "stop", stop_token=token)
-            return
-        sequence.sampler.accept(token)
         scored = None
         if sequence.logprobs is not None:
             scored = logprob_of(row, token, sequence.logprobs, self._workspace)
-        self._emit(sequence, TokenEvent(sequence.choice, token, scored))
+        if token in sequence.end_ids:
+            self._finish(sequence, "stop", stop_token=token, stop_logprob=scored)
+            return
+        sequence.sampler.accept(token)
+        timings = sequence.timings(self._clock()) if sequence.request.token_timings else None
+        self._emit(sequence, TokenEvent(sequence.choice, token, scored, timings))
         if sequence.length == sequence.limit:
             self._finish(sequence, "length", context_full=sequence.context_bound)
 
@@ -240,6 +258,7 @@ class EngineCore:
         reason: FinishReason,
         *,
         stop_token: int | None = None,
+        stop_logprob: TokenLogprob | None = None,
         context_full: bool = False,
         problem: OnebitError | None = None,
     ) -> None:
@@ -253,7 +272,9 @@ class EngineCore:
         self.mean_seconds += 0.1 * (seconds - self.mean_seconds)
         self._emit(
             sequence,
-            FinishEvent(sequence.choice, reason, timings, stop_token, context_full, problem),
+            FinishEvent(
+                sequence.choice, reason, timings, stop_token, stop_logprob, context_full, problem
+            ),
         )
 
     def _emit(self, sequence: Sequence, event: Event) -> None:

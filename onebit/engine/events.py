@@ -1,4 +1,4 @@
-"""What the engine says about a request: token, prompt and finish events."""
+"""What the engine says about a request: progress, prompt, token and finish events."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ class TokenEvent:
     choice: int
     token: int
     logprob: TokenLogprob | None = None
+    timings: Timings | None = None
+    """Where the time went so far, if that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressEvent:
+    """How far the prompt is read, of choice 0 and only if asked for."""
+
+    choice: int
+    cached: int
+    """Tokens that came from the prefix cache; the same in every report."""
+    processed: int
+    """Tokens read, cached ones included; rises to the prompt's length."""
+    ms: float
+    """Since it first ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +80,13 @@ class FinishEvent:
     timings: Timings
     stop_token: int | None = None
     """The end or stop token, if one ended the answer."""
+    stop_logprob: TokenLogprob | None = None
+    """Its log-probability, if those of the answer were asked for."""
     context_full: bool = False
     """Whether `length` means that the context ran out before max_tokens."""
     error: OnebitError | None = None
     """What went wrong, if the reason is `error`."""
 
 
-Event = TokenEvent | PromptEvent | FinishEvent
+Event = TokenEvent | ProgressEvent | PromptEvent | FinishEvent
 """Any event of a request."""

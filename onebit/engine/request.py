@@ -119,6 +119,10 @@ class GenerationRequest:
     prompt_logprobs: int | None = None
     """None: none. k: log-probabilities of the prompt's tokens with the k best, in a
     `PromptEvent`. Such a prompt is computed in full, without prefix cache hits."""
+    progress: bool = False
+    """Whether `ProgressEvent`s are sent while the prompt is read."""
+    token_timings: bool = False
+    """Whether every token comes with the timings so far."""
     cache: bool = True
     """Whether pages may come from and stay in the prefix cache."""
     deadline: float | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from onebit.engine.events import Timings, TokenLogprob
+from onebit.engine.events import ProgressEvent, Timings, TokenLogprob
 from onebit.engine.pages import chain_key
 from onebit.engine.request import GenerationRequest
 from onebit.engine.sampler import Sampler
@@ -92,6 +92,10 @@ class Sequence:
         self.prompt_logprobs = request.prompt_logprobs if choice == 0 else None
         self.prompt_logprobs_done: list[TokenLogprob | None] = [None]
 
+        self.reported = -1 if request.progress and choice == 0 else self.n_prompt
+        """Prompt tokens last reported as read; all of them when nothing is to be reported."""
+        self._reported_cached = 0
+
         self.submitted = now
         self._started: float | None = None
         self._prompt_done: float | None = None
@@ -139,6 +143,19 @@ class Sequence:
         pages, self.pages = self.pages, []
         self.computed = self.published = 0
         return pages
+
+    def report(self, processed: int, now: float) -> ProgressEvent | None:
+        """Return the news that `processed` prompt tokens are read; None if it is no news.
+
+        A prompt that is read anew, after preemption, gives no report twice.
+        """
+        if processed <= self.reported:
+            return None
+        if self.reported < 0:
+            self._reported_cached = processed
+        self.reported = processed
+        ms = self.timings(now).prompt_ms
+        return ProgressEvent(self.choice, self._reported_cached, processed, ms)
 
     def mark_started(self, now: float) -> None:
         """Note that it runs for the first time."""

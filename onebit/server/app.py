@@ -22,6 +22,7 @@ from onebit.server.metrics import Metrics
 from onebit.server.openapi import openapi_route
 from onebit.server.routes_generate import GENERATE
 from onebit.server.routes_info import INFO
+from onebit.server.routes_text import TEXT
 from onebit.server.state import ServerState
 
 log = logging.getLogger("onebit.server")
@@ -39,7 +40,7 @@ def create_app(state: ServerState, api: ApiConfig, *, host: str = "127.0.0.1") -
         UsageError: the key file cannot be read.
     """
     metrics = Metrics(state)
-    handlers: list[Any] = [*GENERATE, *INFO, openapi_route()]
+    handlers: list[Any] = [*GENERATE, *TEXT, *INFO, openapi_route()]
     routes = Litestar(
         route_handlers=handlers,
         state=State({"context": Context(state, api, metrics)}),

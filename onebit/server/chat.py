@@ -13,9 +13,11 @@ from onebit.server.errors import ApiError
 from onebit.server.generation import Piece, Run
 from onebit.server.job import Job
 from onebit.server.logprobs import chat_logprobs
-from onebit.server.usage import timings_of, usage_of
+from onebit.server.usage import progress_of, spent_so_far, timings_of, usage_of
 from onebit.text import ToolDelta
 
+GOES_ON = b',"finish_reason":null}]'
+END = b"}\n\n"
 FINGERPRINT = f"onebit-{__version__}"
 
 
@@ -144,29 +146,41 @@ class ChatStream:
 
     def _piece(self, piece: Piece, made: list[bytes], run: Run) -> None:
         head, delta, logprobs = self._heads[piece.choice], piece.delta, piece.logprobs
-        if not self._begun[piece.choice] and (delta or logprobs or piece.finish):
-            self._begun[piece.choice] = True
-            made.append(head + b'{"role":"assistant","content":null},"finish_reason":null}]}\n\n')
+        if piece.progress is not None:
+            total = len(self._job.requests[0].prompt)
+            news = b',"prompt_progress":' + encode_json(progress_of(piece.progress, total))
+            made.append(head + self._opening(piece.choice) + GOES_ON + news + END)
+        elif not self._begun[piece.choice] and (delta or logprobs or piece.finish):
+            made.append(head + self._opening(piece.choice) + GOES_ON + END)
+        tail = GOES_ON + spent_so_far(piece.timings) + END
         if delta.reasoning:
             text = b'{"reasoning_content":' + encode_json(delta.reasoning) + b"}"
-            made.append(head + text + b',"finish_reason":null}]}\n\n')
+            made.append(head + text + tail)
         if delta.text:
             text = b'{"content":' + encode_json(delta.text) + b"}"
-            made.append(head + text + self._probs(logprobs) + b',"finish_reason":null}]}\n\n')
+            made.append(head + text + self._probs(logprobs) + tail)
             logprobs = []
-        made += [
-            head + encode_json({"tool_calls": [_call(c)]}) + b',"finish_reason":null}]}\n\n'
-            for c in delta.tools
-        ]
+        made += [head + encode_json({"tool_calls": [_call(c)]}) + tail for c in delta.tools]
         if piece.finish is not None:
             self._open -= 1
-            tail = b"" if self._open or self._include_usage else self._timings(run)
             reason = b',"finish_reason":"%s"}]' % piece.finish.reason.encode()
-            made.append(head + b"{}" + self._probs(logprobs) + reason + tail + b"}\n\n")
+            spent = self._final_timings(run)
+            made.append(head + b"{}" + self._probs(logprobs) + reason + spent + END)
         elif logprobs and not delta.text:
-            made.append(head + b"{}" + self._probs(logprobs) + b',"finish_reason":null}]}\n\n')
+            made.append(head + b"{}" + self._probs(logprobs) + tail)
 
-    def _timings(self, run: Run) -> bytes:
+    def _opening(self, choice: int) -> bytes:
+        """Return the first delta of an answer; after it an empty one."""
+        if self._begun[choice]:
+            return b"{}"
+        self._begun[choice] = True
+        return b'{"role":"assistant","content":null}'
+
+    def _final_timings(self, run: Run) -> bytes:
+        """Return the timings for the chunk that ends an answer, if that is their place."""
+        every = self._job.requests[0].token_timings
+        if not every and (self._open or self._include_usage):
+            return b""
         return b',"timings":' + encode_json(timings_of(self._job, run.finishes))
 
     def _probs(self, entries: list[TokenLogprob]) -> bytes:

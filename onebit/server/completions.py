@@ -6,14 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from onebit.server.chat import FINGERPRINT
+from onebit.engine import ProgressEvent
+from onebit.server.chat import END, FINGERPRINT, GOES_ON
 from onebit.server.encode import DONE, encode_json, event
 from onebit.server.errors import ApiError
 from onebit.server.generation import Piece, Run
 from onebit.server.job import Job
 from onebit.server.logprobs import LegacyLogprobs, joined
 from onebit.server.requests import CompletionRequest, Prompt
-from onebit.server.usage import timings_of, usage_of
+from onebit.server.usage import progress_of, spent_so_far, timings_of, usage_of
 
 
 class _Legacy:
@@ -26,7 +27,11 @@ class _Legacy:
         self._echoed = [not request.echo] * job.choices
 
     def take(self, piece: Piece) -> tuple[str, dict[str, Any] | None]:
-        """Return the piece's text and log-probabilities; the echoed prompt comes first."""
+        """Return the piece's text and log-probabilities; the echoed prompt comes first.
+
+        The end token has log-probabilities and no text: harnesses count on an entry for every
+        token that was generated.
+        """
         text, probs = piece.delta.text, list[dict[str, Any]]()
         prompt = piece.choice // self._job.n
         if not self._echoed[piece.choice]:
@@ -35,8 +40,8 @@ class _Legacy:
         keeper = self._probs[piece.choice]
         if piece.prompt_logprobs is not None:
             probs.append(keeper.add(piece.prompt_logprobs, self._job.requests[prompt].prompt))
-        if piece.logprobs:
-            probs.append(keeper.add(piece.logprobs, [e.token for e in piece.logprobs]))
+        if scored := piece.scored:
+            probs.append(keeper.add(scored, [e.token for e in scored]))
         return text, joined(probs) if probs else None
 
     def prompt_text(self, prompt: int) -> str:
@@ -57,10 +62,13 @@ class CompletionCollector:
         self._texts: list[list[str]] = [[] for _ in range(job.choices)]
         self._probs: list[list[dict[str, Any]]] = [[] for _ in range(job.choices)]
         self._wants_probs = request.logprobs is not None
+        self._wanted = request.n
+        self._scores = [_Score() for _ in range(job.choices)]
 
     def add(self, pieces: Sequence[Piece]) -> None:
         """Take pieces of answers."""
         for piece in pieces:
+            self._scores[piece.choice].add(piece)
             text, probs = self._legacy.take(piece)
             self._texts[piece.choice].append(text)
             if probs is not None:
@@ -76,16 +84,44 @@ class CompletionCollector:
             "system_fingerprint": FINGERPRINT,
             "choices": [
                 {
-                    "text": "".join(texts),
-                    "index": i,
+                    "text": "".join(self._texts[i]),
+                    "index": index,
                     "logprobs": joined(self._probs[i]) if self._wants_probs else None,
                     "finish_reason": run.finishes[i].reason,
                 }
-                for i, texts in enumerate(self._texts)
+                for index, i in enumerate(self._chosen())
             ],
             "usage": usage_of(self._job, run.finishes),
             "timings": timings_of(self._job, run.finishes),
         }
+
+    def _chosen(self) -> list[int]:
+        """Return the answers to send: of `best_of` to each prompt the `n` likeliest, best first."""
+        made, n = self._job.n, self._wanted
+        if n == made:
+            return list(range(self._job.choices))
+        prompts = [range(first, first + made) for first in range(0, self._job.choices, made)]
+        return [
+            i
+            for answers in prompts
+            for i in sorted(answers, key=lambda i: -self._scores[i].mean)[:n]
+        ]
+
+
+class _Score:
+    """The mean log-probability of an answer's tokens, by which `best_of` chooses."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, piece: Piece) -> None:
+        self._sum += sum(entry.logprob for entry in piece.scored)
+        self._count += len(piece.scored)
+
+    @property
+    def mean(self) -> float:
+        return self._sum / max(self._count, 1)
 
 
 class CompletionStream:
@@ -111,19 +147,28 @@ class CompletionStream:
         """Return the events for pieces of answers."""
         made: list[bytes] = []
         for piece in pieces:
-            text, probs = self._legacy.take(piece)
             head = self._heads[piece.choice]
+            if piece.progress is not None:
+                news = self._progress(piece.choice, piece.progress)
+                made.append(head + b'"","logprobs":null' + GOES_ON + news + END)
+                continue
+            text, probs = self._legacy.take(piece)
             shown = b',"logprobs":' + encode_json(probs)
+            goes_on = shown + GOES_ON + spent_so_far(piece.timings) + END
             if piece.finish is not None:
                 self._open -= 1
                 if text and probs is None:
-                    made.append(head + encode_json(text) + shown + b',"finish_reason":null}]}\n\n')
+                    made.append(head + encode_json(text) + goes_on)
                     text = ""
                 reason = b',"finish_reason":"%s"}]' % piece.finish.reason.encode()
-                made.append(head + encode_json(text) + shown + reason + self._tail(run) + b"}\n\n")
+                made.append(head + encode_json(text) + shown + reason + self._tail(run) + END)
             elif text or probs is not None:
-                made.append(head + encode_json(text) + shown + b',"finish_reason":null}]}\n\n')
+                made.append(head + encode_json(text) + goes_on)
         return made
+
+    def _progress(self, choice: int, news: ProgressEvent) -> bytes:
+        total = len(self._job.requests[choice // self._job.n].prompt)
+        return b',"prompt_progress":' + encode_json(progress_of(news, total))
 
     def end(self, run: Run) -> list[bytes]:
         """Return the usage chunk, if asked for, and the end mark."""
@@ -142,7 +187,8 @@ class CompletionStream:
         return event(error.body())
 
     def _tail(self, run: Run) -> bytes:
-        """Return the timings, on the stream's last chunk only."""
-        if self._open or self._include_usage:
+        """Return the timings, on the stream's last chunk only unless every chunk has them."""
+        every = self._job.requests[0].token_timings
+        if not every and (self._open or self._include_usage):
             return b""
         return b',"timings":' + encode_json(timings_of(self._job, run.finishes))

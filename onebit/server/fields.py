@@ -45,6 +45,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "n_keep": (0,),
     "n_predict": (-1,),
+    "post_sampling_probs": (False,),
     "previous_response_id": (),
     "prompt_template": (),
     "samplers": (),

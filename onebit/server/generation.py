@@ -11,6 +11,7 @@ from onebit.engine import (
     Event,
     FinishEvent,
     GenerationHandle,
+    ProgressEvent,
     PromptEvent,
     QueueFull,
     Timings,
@@ -36,6 +37,8 @@ class Finish:
     completion_tokens: int
     stop_text: str | None
     stop_token: int | None
+    stop_logprob: TokenLogprob | None
+    """Of the end token, which has no text of its own."""
     context_full: bool
 
 
@@ -48,7 +51,16 @@ class Piece:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    progress: ProgressEvent | None = None
+    timings: Timings | None = None
+    """The answer's timings so far, if the request wants them with every token."""
     finish: Finish | None = None
+
+    @property
+    def scored(self) -> list[TokenLogprob]:
+        """The log-probabilities, the end token's included."""
+        end = self.finish.stop_logprob if self.finish is not None else None
+        return self.logprobs if end is None else [*self.logprobs, end]
 
 
 class _Answer:
@@ -58,6 +70,7 @@ class _Answer:
         self.index = index
         self.parser = parser
         self.count = 0
+        self._timed = False
         self._held: deque[tuple[int, TokenLogprob]] = deque()
 
     def token(self, event: TokenEvent) -> Piece | None:
@@ -68,7 +81,8 @@ class _Answer:
         start = parser.length
         self.count += 1
         delta = parser.push(event.token)
-        piece = Piece(self.index, delta, [event.token])
+        piece = Piece(self.index, delta, [event.token], timings=event.timings)
+        self._timed = event.timings is not None
         if event.logprob is not None:
             self._held.append((start, event.logprob))
             piece.logprobs = self._settled()
@@ -83,7 +97,7 @@ class _Answer:
         reason: str = "stop" if stopped_late else event.reason
         if reason == "stop" and parser.called:
             reason = "tool_calls"
-        piece = Piece(self.index, delta)
+        piece = Piece(self.index, delta, timings=event.timings if self._timed else None)
         piece.logprobs = [
             held for start, held in self._held if not stopped_late or start < parser.kept
         ]
@@ -94,6 +108,7 @@ class _Answer:
             self.count if stopped else max(self.count, event.timings.predicted_n),
             parser.stopped,
             event.stop_token,
+            None if stopped_late else event.stop_logprob,
             event.context_full,
         )
         return piece
@@ -121,6 +136,8 @@ class Run:
         self._answers = [_Answer(i, job.make_parser()) for i in range(job.choices)]
         self._handles: dict[int, GenerationHandle] = {}
         self._failed: ApiError | None = None
+        self._held: dict[int, list[Event]] = {}
+        self._scored: set[int] = set()
         self._arrived: asyncio.Queue[tuple[int, list[Event]]] = asyncio.Queue()
         self._pumps: list[asyncio.Task[None]] = []
 
@@ -212,7 +229,7 @@ class Run:
     def _pieces(self, prompt: int, handle: GenerationHandle, events: list[Event]) -> list[Piece]:
         pieces: list[Piece] = []
         first = prompt * self.job.n
-        for event in events:
+        for event in self._in_order(prompt, events):
             answer = self._answers[first + event.choice]
             if isinstance(event, TokenEvent):
                 piece = answer.token(event)
@@ -221,11 +238,34 @@ class Run:
                 if answer.parser.stopped is not None:
                     handle.cancel(event.choice)
                 pieces.append(piece)
+            elif isinstance(event, ProgressEvent):
+                pieces.append(Piece(answer.index, Delta(), progress=event))
             elif isinstance(event, PromptEvent):
                 pieces.append(Piece(answer.index, Delta(), prompt_logprobs=event.logprobs))
             else:
                 pieces.append(self._end(answer, event))
         return pieces
+
+    def _in_order(self, prompt: int, events: list[Event]) -> list[Event]:
+        """Put the prompt's log-probabilities, if wanted, in front of every answer to it.
+
+        Choice 0 brings them; the others may be ahead of it and are held back until then.
+        """
+        request = self.job.requests[prompt]
+        if request.prompt_logprobs is None or request.n == 1 or prompt in self._scored:
+            return events
+        held = self._held.setdefault(prompt, [])
+        held += events
+        scored = next((e for e in held if isinstance(e, PromptEvent)), None)
+        ended = any(isinstance(e, FinishEvent) and e.choice == 0 for e in held)
+        if scored is None and not ended:
+            return []
+        self._scored.add(prompt)
+        del self._held[prompt]
+        if scored is None:
+            return held
+        rest = [event for event in held if event is not scored]
+        return [*(PromptEvent(c, scored.logprobs) for c in range(request.n)), *rest]
 
     def _end(self, answer: _Answer, event: FinishEvent) -> Piece:
         ended = answer.parser.stopped is not None

@@ -112,7 +112,11 @@ def _encode(served: ServedModel, prompt: Prompt) -> list[int]:
 def base_request(served: ServedModel, request: Sampling) -> GenerationRequest:
     """Return the part of the engine's request that is the same for every prompt."""
     return GenerationRequest(
-        prompt=(), stop_ids=stop_ids(served, request), cache=request.cache_prompt
+        prompt=(),
+        stop_ids=stop_ids(served, request),
+        cache=request.cache_prompt,
+        progress=request.stream and request.return_progress,
+        token_timings=request.stream and request.timings_per_token,
     )
 
 

@@ -12,7 +12,7 @@ from onebit.server.generation import Piece, Run
 from onebit.server.job import Job
 from onebit.server.logprobs import chat_logprobs
 from onebit.server.requests import NativeRequest
-from onebit.server.usage import timings_of
+from onebit.server.usage import progress_of, timings_of, timings_so_far
 
 
 class _Answer:
@@ -122,6 +122,11 @@ class NativeStream:
                 "tokens": piece.tokens,
                 "stop": False,
             }
+            if piece.progress is not None:
+                total = len(self._job.requests[piece.choice].prompt)
+                chunk["prompt_progress"] = progress_of(piece.progress, total)
+            if piece.timings is not None:
+                chunk["timings"] = timings_so_far(piece.timings)
             if self._request.n_probs and piece.logprobs:
                 chunk["completion_probabilities"] = _probs(self._job, piece.logprobs)
             if piece.finish is not None:

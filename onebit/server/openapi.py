@@ -29,12 +29,15 @@ _POSTS: dict[str, tuple[str, type[RequestModel]]] = {
     "/tokenize": ("Tokens of a text", TokenizeRequest),
     "/detokenize": ("Text of tokens", DetokenizeRequest),
     "/apply-template": ("Prompt of a chat", TemplateRequest),
+    "/v1/chat/completions/input_tokens": ("Count the tokens of a chat", ChatRequest),
+    "/v1/responses/input_tokens": ("Count the tokens of a chat, Responses form", ResponsesRequest),
 }
 _GETS = {
     "/health": "Whether the server can answer",
     "/v1/models": "The model that is served",
     "/props": "Facts about the server",
     "/slots": "Places for sequences",
+    "/tokenizer_info": "Special tokens and chat template",
     "/metrics": "Metrics for Prometheus",
 }
 

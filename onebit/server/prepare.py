@@ -35,12 +35,15 @@ async def completion_job(
     limit = _limit(request.max_completion_tokens, request.max_tokens)
     if limit == 0 and not request.echo:
         raise bad_request("max_tokens", "max_tokens is 0, which takes echo: true.")
+    answers = _best_of(served, request)
+    # Answers are compared by their log-probabilities.
+    scores = 0 if answers > request.n and request.logprobs is None else request.logprobs
     prompts = await encode_prompts(state, served, request.prompt)
     base = replace(
         base_request(served, request),
         max_tokens=limit,
-        n=_answers(served, request.n),
-        sampling=sampling_params(served, request, request.logprobs),
+        n=answers,
+        sampling=sampling_params(served, request, scores),
         prompt_logprobs=request.logprobs if request.echo else None,
         constraint=_constraint(state, request, request.response_format),
     )
@@ -149,12 +152,26 @@ def _constraint(
     return constraint(state.grammar, request, response_format, skip_thinking=skip_thinking)
 
 
-def _answers(served: ServedModel, n: int) -> int:
+def _answers(served: ServedModel, n: int, field: str = "n") -> int:
     """Return the number of answers, checked before anything is made for each of them."""
     most = served.engine.max_sequences
     if n > most:
-        raise bad_request("n", f"n is {n}; this server gives at most {most} answers to a prompt.")
+        raise bad_request(
+            field, f"{field} is {n}; this server gives at most {most} answers to a prompt."
+        )
     return n
+
+
+def _best_of(served: ServedModel, request: CompletionRequest) -> int:
+    """Return the number of answers to make, of which the `n` likeliest are sent."""
+    n, best = _answers(served, request.n), request.best_of
+    if best is None or best == n:
+        return n
+    if best < n:
+        raise bad_request("best_of", f"best_of is {best}, fewer than the n of {n} to choose.")
+    if request.stream:
+        raise bad_request("best_of", "best_of chooses among whole answers and cannot be streamed.")
+    return _answers(served, best, "best_of")
 
 
 def _limit(*values: int | None) -> int | None:

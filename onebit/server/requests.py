@@ -197,8 +197,8 @@ class Sampling(RequestModel):
     skip_special_tokens: bool = True
     grammar: str | None = None
     json_schema: dict[str, Any] | bool | None = None
-
-    accepted: ClassVar[frozenset[str]] = frozenset({"post_sampling_probs", "return_progress"})
+    return_progress: bool = False
+    timings_per_token: bool = False
 
 
 class CompletionRequest(Sampling):
@@ -208,6 +208,7 @@ class CompletionRequest(Sampling):
     max_tokens: int | None = Field(default=None, ge=0)
     max_completion_tokens: int | None = Field(default=None, ge=0)
     n: int = Field(default=1, ge=1)
+    best_of: int | None = Field(default=None, ge=1)
     echo: bool = False
     logprobs: Annotated[int, BeforeValidator(_count)] | None = Field(default=None, ge=0, le=20)
     response_format: ResponseFormat | None = None
@@ -245,7 +246,7 @@ class NativeRequest(Sampling):
     return_tokens: bool = False
     response_fields: list[str] | None = None
 
-    accepted: ClassVar[frozenset[str]] = Sampling.accepted | {"n_indent"}
+    accepted: ClassVar[frozenset[str]] = frozenset({"n_indent"})
 
 
 class TokenizeRequest(RequestModel):

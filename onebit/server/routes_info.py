@@ -10,18 +10,10 @@ from litestar.types import ASGIApp
 
 from onebit import __version__
 from onebit.server.asgi import Receive, Scope, Send
-from onebit.server.chat_prompt import encode_chat, ignored_kwargs, render
 from onebit.server.context import Context
-from onebit.server.errors import ApiError, bad_request
+from onebit.server.errors import ApiError
 from onebit.server.job import check_model
-from onebit.server.messages import ignored_in
 from onebit.server.reply import JsonReply, send_bytes
-from onebit.server.requests import (
-    ChatRequest,
-    DetokenizeRequest,
-    TemplateRequest,
-    TokenizeRequest,
-)
 from onebit.server.state import ServedModel, ServerState
 
 
@@ -96,94 +88,6 @@ async def model(request: Request[Any, Any, Any]) -> ASGIApp:
     return JsonReply(model_entry(served))
 
 
-@post(["/tokenize", "/v1/tokenize"])
-async def tokenize(request: Request[Any, Any, Any]) -> ASGIApp:
-    """Return the tokens of a text or a chat."""
-    context = Context.of(request)
-    served, body = await context.read(request, TokenizeRequest)
-    headers = context.headers(body.ignored())
-    ids = await _tokens_of(context, served, body)
-    made: dict[str, Any] = {
-        "tokens": ids,
-        "count": len(ids),
-        "max_model_len": served.engine.context,
-    }
-    if body.with_pieces:
-        made["tokens"] = [{"id": i, "piece": _piece(served, i)} for i in ids]
-    return JsonReply(made, headers=headers)
-
-
-async def _tokens_of(context: Context, served: ServedModel, body: TokenizeRequest) -> list[int]:
-    if body.messages is not None:
-        chat = TemplateRequest.read(
-            {"messages": [m.model_dump(exclude_none=True) for m in body.messages]}
-            | {"chat_template_kwargs": body.chat_template_kwargs}
-        )
-        prompt = await render(context.state, served, chat, None)
-        return await encode_chat(context.state, served, prompt)
-    text = body.content if body.content is not None else body.prompt
-    if text is None:
-        raise bad_request("content", "content is required.", "missing_required_parameter")
-    if body.add_special is not None:
-        special = body.add_special
-    else:  # `prompt` is the field of servers that add special tokens by themselves
-        special = bool(body.add_special_tokens) or (
-            body.add_special_tokens is None and body.content is None
-        )
-    return served.text.encode(text, add_special=special)
-
-
-def _piece(served: ServedModel, token: int) -> str | list[int]:
-    """Return a token's text, or its bytes when they are no text by themselves."""
-    piece = served.text.tokens.piece(token)
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return list(piece)
-
-
-@post(["/detokenize", "/v1/detokenize"])
-async def detokenize(request: Request[Any, Any, Any]) -> ASGIApp:
-    """Return the text of tokens, special ones included."""
-    context = Context.of(request)
-    served, body = await context.read(request, DetokenizeRequest)
-    for token in body.tokens:
-        if not 0 <= token < served.text.vocab:
-            raise bad_request(
-                "tokens", f"tokens holds {token}; token ids are 0 to {served.text.vocab - 1}."
-            )
-    text = served.text.decode(body.tokens, special=True)
-    return JsonReply({"content": text, "prompt": text}, headers=context.headers(body.ignored()))
-
-
-@post(["/apply-template", "/v1/apply-template"])
-async def apply_template(request: Request[Any, Any, Any]) -> ASGIApp:
-    """Return the prompt that a chat becomes."""
-    context = Context.of(request)
-    served, body = await context.read(request, TemplateRequest)
-    ignored = body.ignored() + ignored_in(body.messages, body.tools or [])
-    headers = context.headers(ignored + ignored_kwargs(served, body))
-    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or []]
-    prompt = await render(context.state, served, body, tools or None)
-    return JsonReply({"prompt": prompt}, headers=headers)
-
-
-@post(
-    [
-        "/v1/chat/completions/input_tokens",
-        "/chat/completions/input_tokens",
-    ]
-)
-async def chat_tokens(request: Request[Any, Any, Any]) -> ASGIApp:
-    """Count the tokens of a chat's prompt."""
-    context = Context.of(request)
-    served, body = await context.read(request, ChatRequest)
-    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or []]
-    prompt = await render(context.state, served, body, tools or None)
-    ids = await encode_chat(context.state, served, prompt)
-    return JsonReply({"object": "response.input_tokens", "input_tokens": len(ids)})
-
-
 @get(["/props", "/v1/props"])
 async def props(request: Request[Any, Any, Any]) -> ASGIApp:
     """Describe the server as llama-server does."""
@@ -248,6 +152,7 @@ _REFUSED = {
     "infilling": ["/infill"],
     "audio": ["/v1/audio/transcriptions", "/v1/audio/speech"],
     "images": ["/v1/images/generations"],
+    "the Anthropic API": ["/v1/messages", "/v1/messages/count_tokens"],
     "moderations": ["/v1/moderations"],
 }
 
@@ -256,7 +161,9 @@ def _refused(what: str, paths: list[str]) -> Any:
     @post(paths, name=f"refused-{what}")
     async def refuse() -> ASGIApp:
         raise ApiError(
-            501, f"This server generates text; {what} is not supported.", code="not_supported"
+            501,
+            f"This server generates text over the OpenAI API; {what} is not supported.",
+            code="not_supported",
         )
 
     return refuse
@@ -266,10 +173,6 @@ INFO = [
     health,
     models,
     model,
-    tokenize,
-    detokenize,
-    apply_template,
-    chat_tokens,
     props,
     slots,
     slot_action,

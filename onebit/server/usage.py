@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from onebit.engine import ProgressEvent, Timings
+from onebit.server.encode import encode_json
 from onebit.server.generation import Finish
 from onebit.server.job import Job
 
@@ -32,6 +34,28 @@ def timings_of(job: Job, finishes: Mapping[int, Finish]) -> dict[str, Any]:
     prompt_ms = max((f.timings.prompt_ms for f in finishes.values()), default=0.0)
     predicted_ms = max((f.timings.predicted_ms for f in finishes.values()), default=0.0)
     return timings(prompt - cached, cached, prompt_ms, predicted, predicted_ms, len(finishes))
+
+
+def spent_so_far(spent: Timings | None) -> bytes:
+    """Return the `timings` member of an unfinished answer's event; nothing unless asked for."""
+    return b"" if spent is None else b',"timings":' + encode_json(timings_so_far(spent))
+
+
+def timings_so_far(spent: Timings) -> dict[str, Any]:
+    """Return the `timings` of one answer that is not finished."""
+    return timings(
+        spent.prompt_n, spent.cache_n, spent.prompt_ms, spent.predicted_n, spent.predicted_ms, 1
+    )
+
+
+def progress_of(event: ProgressEvent, total: int) -> dict[str, Any]:
+    """Return llama-server's `prompt_progress`."""
+    return {
+        "total": total,
+        "cache": event.cached,
+        "processed": event.processed,
+        "time_ms": round(event.ms, 3),
+    }
 
 
 def timings(

@@ -18,6 +18,7 @@ from onebit.server import ServerState, create_app
 from onebit.server.guards import is_loopback
 from onebit.server.routes_generate import GENERATE
 from onebit.server.routes_info import INFO
+from onebit.server.routes_text import TEXT
 from tests.api.conftest import Running, Serve, ids
 from tests.fixtures.tiny_text import END
 
@@ -26,7 +27,7 @@ USER = [{"role": "user", "content": "hi"}]
 KEYED = {"keys": ("sk-one", "sk-two")}
 ROUTES = sorted(
     (method, path)
-    for handler in [*GENERATE, *INFO]
+    for handler in [*GENERATE, *TEXT, *INFO]
     for path in handler.paths
     for method in handler.http_methods
     if method in ("GET", "POST")
@@ -352,7 +353,15 @@ class TestFrameworkErrors:
         assert "Traceback" not in reply.text
 
     @pytest.mark.parametrize(
-        "path", ["/v1/embeddings", "/embeddings", "/v1/rerank", "/infill", "/slots/0?action=erase"]
+        "path",
+        [
+            "/v1/embeddings",
+            "/embeddings",
+            "/v1/rerank",
+            "/infill",
+            "/v1/messages",
+            "/slots/0?action=erase",
+        ],
     )
     def test_not_supported_by_name(self, serve: Serve, path: str) -> None:
         reply = serve(HELLO).post(path, {"input": "x", "documents": ["a"]})

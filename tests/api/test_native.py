@@ -103,6 +103,29 @@ class TestTokens:
         assert made["tokens"] == s.post("/tokenize", {"content": prompt}).json()["tokens"]
         assert made["count"] == len(made["tokens"])
 
+    def test_counting_what_a_request_would_read(self, serve: Serve) -> None:
+        """A count is that of the prompt that the request itself would have."""
+        s = serve(HELLO, tool_format="hermes")
+        tool = {"type": "function", "function": {"name": "f"}}
+        for more in ({}, {"tools": [tool]}, {"tools": [tool], "tool_choice": "none"}):
+            body = {"messages": [{"role": "user", "content": "hi"}], **more}
+            read = s.post("/v1/chat/completions", body).json()["usage"]["prompt_tokens"]
+            counted = s.post("/v1/chat/completions/input_tokens", body).json()
+            assert counted["input_tokens"] == read
+        body = {"input": "hi", "instructions": "Be short."}
+        read = s.post("/v1/responses", body).json()["usage"]["input_tokens"]
+        made = s.client().responses.input_tokens.count(**body)  # type: ignore[arg-type]
+        assert (made.input_tokens, made.object) == (read, "response.input_tokens")
+
+    def test_the_tokenizer_is_described_as_vllm_does(self, serve: Serve) -> None:
+        s = serve(HELLO)
+        made = s.http.get("/tokenizer_info").json()
+        assert (made["bos_token"], made["eos_token"]) == ("<s>", "</s>")
+        assert "message.role" in made["chat_template"]
+        body = {"prompt": made["eos_token"], "add_special_tokens": False}
+        tokens = s.post("/tokenize", body).json()["tokens"]
+        assert s.post("/detokenize", {"tokens": tokens}).json()["prompt"] == "</s>"
+
     @pytest.mark.parametrize(
         ("path", "body", "param"),
         [
