@@ -107,11 +107,5 @@ void bind_ops(nb::module_& m) {
             op_kernels(named_isa(isa)).tanh(x.data(), size_of(x));
         },
         "isa"_a, "x"_a);
-    m.def(
-        "argmax",
-        [](const std::string& isa, const In& x) {
-            return op_kernels(named_isa(isa)).argmax(x.data(), size_of(x));
-        },
-        "isa"_a, "x"_a);
     m.def("read_bandwidth", bandwidth, "arrays"_a, "threads"_a, "rounds"_a, "isa"_a);
 }

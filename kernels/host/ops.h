@@ -79,8 +79,6 @@ struct OpKernels {
     void (*merge)(float* state, const float* part, int head_dim);
     // out[head_dim] = acc / total.
     void (*finish)(const float* state, float* out, int head_dim);
-    // Index of the largest, lowest index on ties; NaN never wins.
-    int (*argmax)(const float* x, int n);
     // Reads all bytes once and returns their xor, with prefetching: see bandwidth.h.
     uint64_t (*read)(const uint8_t* data, size_t bytes);
     // e^x and tanh x, elementwise in place: for the tests of the accuracy that ops rely on.

@@ -136,23 +136,4 @@ inline uint64_t read(const uint8_t* data, size_t bytes) {
     return seen[0];
 }
 
-inline int argmax(const float* x, int n) {
-    constexpr int block = 1024;
-    int best = 0;
-    float top = -INFINITY;
-    for (int begin = 0; begin < n; begin += block) {
-        const int end = begin + block < n ? begin + block : n;
-        Vec v = all(-INFINITY);
-        int i = begin;
-        // max keeps its second argument on NaN, so v stands second and a NaN is dropped.
-        for (; i + kLanes <= end; i += kLanes) v = max(load(x + i), v);
-        float high = largest(v);
-        for (; i < end; ++i) high = x[i] > high ? x[i] : high;
-        if (!(high > top)) continue;
-        top = high;
-        for (best = begin; x[best] != top;) ++best;
-    }
-    return best;
-}
-
 }  // namespace onebit::ONEBIT_ISA_NAMESPACE

@@ -18,7 +18,6 @@ const OpKernels kOpKernels = {
     .attend = attend,
     .merge = merge,
     .finish = finish,
-    .argmax = argmax,
     .read = read,
     .exp = exp_all,
     .tanh = tanh_all,

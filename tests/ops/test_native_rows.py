@@ -118,15 +118,6 @@ def test_add_and_softcap(isa: str, width: int) -> None:
     assert np.abs(capped - softcap(b, 30.0)).max() <= 8 * EPS * 30.0
 
 
-def test_argmax_takes_the_lowest_index_and_skips_nan(isa: str) -> None:
-    x = normal(3, 5000)
-    assert native.argmax(isa, x) == int(np.argmax(x))
-    x[[17, 3000]] = 9.0
-    assert native.argmax(isa, x) == 17
-    x[5] = np.nan
-    assert native.argmax(isa, x) == 17
-
-
 def test_read_bandwidth_is_a_rate() -> None:
     data = np.zeros(1 << 22, np.uint8)
     rate = native.read_bandwidth([data], 2, 2, instruction_sets()[-1])
