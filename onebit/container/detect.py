@@ -23,7 +23,6 @@ from onebit.container.view import TensorView
 
 SAMPLE_TILES = 32
 """8192 groups: enough for shares within a percent or two, and 211 tensors in a quarter second."""
-META_TILES = 64
 _SPREAD = 0x9E3779B1  # odd, near 2^32 / golden ratio: multiples of it spread evenly
 SURE = 0.9
 """A share from which on nearly all groups have a mark."""
@@ -88,29 +87,6 @@ class LayoutEvidence:
     share_a: float
     share_b: float
     verdict: TensorKind | None
-
-
-@dataclass(frozen=True)
-class MetaOrderEvidence:
-    """Whether the scales of a tile are group-major, as they must be, or row-major.
-
-    Attributes:
-        tiles: Tiles looked at.
-        group_major: Share of the variance of log|d| inside tiles that rows and column groups
-            explain when scales are read group-major.
-        row_major: The same when read row-major.
-        padding: Share of padded groups whose scale is zero when read group-major; 1 without
-            padding.
-        padding_row_major: The same when read row-major.
-        swapped: Whether row-major fits clearly better.
-    """
-
-    tiles: int
-    group_major: float
-    row_major: float
-    padding: float
-    padding_row_major: float
-    swapped: bool
 
 
 @dataclass(frozen=True)
@@ -233,29 +209,6 @@ def most_covered(views: Sequence[TensorView]) -> TensorView:
     return max(views, key=lambda view: code_use(view).both_ends)
 
 
-def meta_order(view: TensorView, count: int = META_TILES) -> MetaOrderEvidence:
-    """Tell whether a tile's scales lie group-major or row-major, from whole row blocks.
-
-    Rows of a weight differ in size, and so do its columns; in the right order the scales of one
-    row, and of one column group, are alike. In the wrong order that likeness is shuffled. Zero
-    padding of the last column block is a second sign.
-    """
-    down, across = view.grid
-    blocks = max(1, count // across)
-    step = max(1, down // blocks)
-    parts = [_scale_bits(view, block) for block in range(0, down, step)[:blocks]]
-    bits = np.stack(parts)  # [blocks, across, groups, 32]
-    groups = bits.shape[2]
-    straight = bits.transpose(0, 3, 1, 2).reshape(-1, TILE_ROWS, across * groups)
-    by_row = bits.reshape(len(parts), across, TILE_ROWS, groups)
-    turned = by_row.transpose(0, 2, 1, 3).reshape(-1, TILE_ROWS, across * groups)
-    real = -(-view.cols // GROUP_COLS)
-    fits = [_explained(order[:, :, :real]) for order in (straight, turned)]
-    pads = [_zero_share(order[:, :, real:]) for order in (straight, turned)]
-    swapped = (fits[1] > fits[0] + 0.1 and pads[1] >= pads[0]) or (pads[1] == 1 and pads[0] < SURE)
-    return MetaOrderEvidence(len(parts) * across, fits[0], fits[1], pads[0], pads[1], swapped)
-
-
 def tie(head: TensorView, embedding: TensorView, count: int = 8) -> TieEvidence:
     """Compare rows of an output head with the same rows of the embedding, `count` x 32 of them."""
     rows = min(head.rows, embedding.rows) // TILE_ROWS * TILE_ROWS
@@ -277,26 +230,3 @@ def tie(head: TensorView, embedding: TensorView, count: int = 8) -> TieEvidence:
 def _one_tile_wide(view: TensorView, data: NDArray[np.uint8]) -> TensorView:
     shape = (data.size // view.kind.tile_bytes * TILE_ROWS, view.kind.tile_cols)
     return TensorView(view.name, view.kind, shape, data)
-
-
-def _scale_bits(view: TensorView, block: int) -> NDArray[np.uint16]:
-    start = block * TILE_ROWS
-    part = view.block(start, min(start + TILE_ROWS, view.rows), mapped=False)
-    bits: NDArray[np.uint16] = tile_records(part)["d"][0]
-    return bits
-
-
-def _explained(bits: NDArray[np.uint16]) -> float:
-    """Share of the variance of log|d| that row means and column means explain."""
-    with np.errstate(all="ignore"):
-        log = np.log(np.abs(bf16_to_f32(bits)).astype(np.float64))
-    finite = np.isfinite(log)
-    log = np.where(finite, log, log[finite].mean() if finite.any() else 0.0)
-    log = log - log.mean(axis=(1, 2), keepdims=True)
-    by_row, by_col = log.mean(axis=2, keepdims=True), log.mean(axis=1, keepdims=True)
-    total = float(np.square(log).sum())
-    return 1 - float(np.square(log - by_row - by_col).sum()) / total if total else 0.0
-
-
-def _zero_share(bits: NDArray[np.uint16]) -> float:
-    return float((bits == 0).mean()) if bits.size else 1.0

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from onebit.container import detect
 from onebit.container.entry import LOGICAL_DTYPE, Entry, show
 from onebit.container.kinds import TensorKind, rows_and_cols, tensor_bytes, tile_grid
+from onebit.container.meta_order import meta_order
 from onebit.container.view import TensorView
+from onebit.container.widths import CONVERTER, OTHER_TILES, odd_width
 from onebit.findings import Finding, InputError, Where, error
 
 if TYPE_CHECKING:
@@ -23,13 +25,6 @@ _PACKED = (
     TensorKind.Q4_1_X64,
 )
 """One kind for each tile size; the others of the same size differ by content."""
-_OTHER_TILES = {
-    4608: "4-bit tiles without a zero plane",
-    9216: "8-bit tiles with a zero or bias plane",
-    5632: "4-bit tiles with a bias plane",
-    9728: "8-bit tiles with a zero and a bias plane",
-    2560: "tiles of 32 x 128, as only the gpt-oss class of its converter writes them",
-}
 _MEND = "correct the shape in config.json or plan.json, or convert the model again"
 
 
@@ -118,6 +113,10 @@ def _eight_bit(container: Container, entry: Entry, view: TensorView) -> TensorKi
         other.shape[-1:] == (TensorKind.Q4_K.tile_bytes,) for other in container.entries.values()
     ):
         return TensorKind.Q8_A
+    if meta_order(view).swapped:
+        what = "its scales lie row by row inside a tile instead of group by group"
+        mend = "convert the model from its GGUF: `onebit convert MODEL.gguf DIR`"
+        raise InputError(_finding(container, entry, "container.scales_swapped", what, mend))
     what = (
         f"the code layout of its 8-bit tiles cannot be told: {evidence.share_a:.0%} of the groups "
         f"reach 127 in layout A, {evidence.share_b:.0%} in layout B"
@@ -170,8 +169,11 @@ def _no_kind(container: Container, entry: Entry, shape: tuple[int, ...]) -> Find
     for kind in _PACKED:
         if kind.tile_bytes == last and kind is not TensorKind.Q8_IN_Q4:
             return _extent(container, entry, shape, kind)
-    if entry.dtype in ("I8", "U8") and last in _OTHER_TILES:
-        what = f"it is stored as {_OTHER_TILES[last]} ({stored}), which onebit does not read"
+    odd = odd_width(entry, *rows_and_cols(shape))
+    if odd is not None:
+        return _width_finding(container, entry, *odd)
+    if entry.dtype in ("I8", "U8") and last in OTHER_TILES:
+        what = f"it is stored as {OTHER_TILES[last]} ({stored}), which onebit does not read"
         mend = "convert the model from its GGUF: `onebit convert MODEL.gguf DIR`"
         return _finding(container, entry, "container.kind_unsupported", what, mend)
     if entry.dtype == "I8" and prod(entry.shape) == prod(shape):
@@ -180,6 +182,18 @@ def _no_kind(container: Container, entry: Entry, shape: tuple[int, ...]) -> Find
     rows, cols = rows_and_cols(shape)
     what = f"no way of storing {rows} x {cols} values fits {stored}"
     return _finding(container, entry, "container.no_kind", what)
+
+
+def _width_finding(container: Container, entry: Entry, width: int, tiles: str) -> Finding:
+    what = (
+        f"it is stored as {tiles} of 32 x {width} ({entry.dtype} {list(entry.shape)}); 32 x 256 is "
+        f"expected. {CONVERTER} makes them with `col_block_size` {width} in configs/MODEL.json"
+    )
+    mend = (
+        "convert the model from its GGUF: `onebit convert MODEL.gguf DIR`, or set "
+        "`col_block_size` to 256 and run that converter again"
+    )
+    return _finding(container, entry, "container.chunk_width", what, mend)
 
 
 def _finding(

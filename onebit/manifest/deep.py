@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from onebit.container import Container, TensorKind, TensorView, decode
-from onebit.container.detect import code_use, meta_order, tie
+from onebit.container.detect import SURE, code_use
+from onebit.container.meta_order import meta_order
 from onebit.container.scan import ABSURD_SCALE, scan_padding, scan_q8_layout, scan_scales
+from onebit.container.scan_zero import scan_zeros
+from onebit.container.widths import NARROW_Q8
 from onebit.families import load_families
-from onebit.families.model import LinearSpec
 from onebit.findings import Finding, Where, error, note, warning
+from onebit.manifest.head import head_findings
 from onebit.manifest.rope_order import rope_order_findings
 from onebit.plan import Plan, Weights, bind
 
 Progress = Callable[[int, int], None]
 
 _MEND = "convert the model again from its source with `onebit convert`"
-_TIED_COSINE = 0.9
-_UNTIED_COSINE = 0.3
 _MIN_GROUPS = 64
 """Fewer groups than this tell nothing about a quantiser."""
 
@@ -45,7 +45,7 @@ def deep_findings(plan: Plan, container: Container, progress: Progress | None) -
         if view.kind.is_tiled:
             found += _tiles(view, str(container.path))
     found += _layout_note(views, str(container.path))
-    found += _head(plan, weights, str(container.path))
+    found += head_findings(plan, weights, str(container.path))
     found += _unit_norms(plan, weights, str(container.path))
     found += rope_order_findings(plan, weights, str(container.path))
     return found
@@ -86,21 +86,53 @@ def _tiles(view: TensorView, file: str) -> list[Finding]:
             " the logical shape is wrong, or the converter left rubbish there"
         )
         found.append(warning("container.padding", what, _MEND, where))
-    if view.kind is not TensorKind.Q4_K:
-        order = meta_order(view)
-        if order.swapped:
-            what = (
-                "its scales lie row by row inside a tile instead of group by group: read as they "
-                f"should lie, rows and columns explain {order.group_major:.2f} of their spread, "
-                f"row by row {order.row_major:.2f}"
-            )
-            mend = "convert again with a converter that writes scale index g * 32 + r; " + _MEND
-            found.append(error("container.scales_swapped", what, mend, where))
+    found += _scale_order(view, where)
     if view.kind in (TensorKind.Q8_A, TensorKind.Q8_B):
         found += _code_layout(view, where)
-    if view.kind is TensorKind.Q4_1:
+    if view.kind in _ZEROS:
+        found += _zeros(view, where)
+    if view.kind in (*_ZEROS, TensorKind.Q4_1_X64):
         found += _code_order(view, where)
     return found
+
+
+_ZEROS = {
+    TensorKind.Q4_1: "additive zeros: w = d * q + m",
+    TensorKind.Q4_0: "signed codes without zeros: w = d * q",
+    TensorKind.Q4NX: "subtractive zeros: w = d * (q - z)",
+}
+
+
+def _zeros(view: TensorView, where: Where) -> list[Finding]:
+    scan = scan_zeros(view)
+    if scan.other is not None:
+        at, kind = scan.other
+        what = (
+            f"it is read with {_ZEROS[view.kind]}, as {scan.shares[view.kind]:.0%} of its tiles "
+            f"are, but tile {at} and {scan.shares[kind]:.0%} in all look like {_ZEROS[kind]}"
+        )
+        return [error("container.zero_mixed", what, _MEND, where)]
+    if not scan.tiles or scan.shares[view.kind] >= SURE:
+        return []
+    what = (
+        f"it is read with {_ZEROS[view.kind]}, but only {scan.shares[view.kind]:.0%} of its tiles "
+        "look so and the rest like no known kind"
+    )
+    mend = "if the model answers nonsense: " + _MEND
+    return [warning("container.zero_unclear", what, mend, where)]
+
+
+def _scale_order(view: TensorView, where: Where) -> list[Finding]:
+    order = meta_order(view)
+    if not order.swapped:
+        return []
+    what = (
+        "its scales lie row by row inside a tile instead of group by group: read as they "
+        f"should lie, rows and columns explain {order.group_major:.2f} of their spread, "
+        f"row by row {order.row_major:.2f}"
+    )
+    mend = "convert again with a converter that writes scale index g * 32 + r; " + _MEND
+    return [error("container.scales_swapped", what, mend, where)]
 
 
 def _code_layout(view: TensorView, where: Where) -> list[Finding]:
@@ -133,10 +165,23 @@ def _code_order(view: TensorView, where: Where) -> list[Finding]:
 
 def _layout_note(views: dict[str, TensorView], file: str) -> list[Finding]:
     kinds = sorted({v.kind.value for v in views.values() if v.kind in _LAYOUT_TEXT})
-    return [
+    found = [
         note("container.encoding", _LAYOUT_TEXT[TensorKind(kind)], Where(file=file))
         for kind in kinds
     ]
+    narrow = [view.name for view in views.values() if view.kind is TensorKind.Q8_IN_Q4]
+    if narrow:
+        found.append(
+            warning(
+                "container.chunk_width",
+                f"{len(narrow)} tensor(s) hold 8-bit codes in tiles of 32 x 128, filled up to 5120 "
+                f"bytes; 32 x 256 is expected. {NARROW_Q8}. onebit reads them; a runtime with "
+                "kernels for 8704-byte tiles ends while it loads, without a word",
+                f"for other runtimes: {_MEND}, or with a later version of that converter",
+                Where(file=file, field=narrow[0]),
+            )
+        )
+    return found
 
 
 _LAYOUT_TEXT = {
@@ -144,45 +189,8 @@ _LAYOUT_TEXT = {
     TensorKind.Q8_B: 'Q8 tiles are in layout B ("16-lane")',
     TensorKind.Q4_0: "4-bit tiles hold signed codes and no zeros (Q4_0)",
     TensorKind.Q4NX: "4-bit tiles have subtractive zeros: w = d * (q - z)",
-    TensorKind.Q8_IN_Q4: "5120-byte tiles of 32 x 128 hold 8-bit codes (an early converter)",
-    TensorKind.Q4_1_X64: "1280-byte tiles are read as 32 x 64",
+    TensorKind.Q4_1_X64: "1280-byte tiles are read as 32 x 64 (`col_block_size` 64)",
 }
-
-
-def _head(plan: Plan, weights: Weights, file: str) -> list[Finding]:
-    head, embed = weights.outer.get("head"), weights.outer.get("embed")
-    if head is None or embed is None or head.name == embed.name:
-        return []
-    evidence = tie(head, embed)
-    if not evidence.rows:
-        return []
-    where = Where(file=file, field=head.name)
-    text = f"median cosine of its rows with the embedding's is {evidence.cosine:.3f}"
-    if _UNTIED_COSINE < evidence.cosine < _TIED_COSINE:
-        what = f"{text}: neither tied (about 0.997) nor untied (about 0): one is read wrongly"
-        return [warning("container.head_unclear", what, _MEND, where)]
-    if evidence.cosine <= _UNTIED_COSINE:
-        return [note("container.untied_head", f"{text}: untied", where)]
-    found: list[Finding] = [note("container.tied_head", f"{text}: tied", where)]
-    expected = _embedding_scale(plan)
-    ratio = evidence.std_ratio
-    if not expected / 2 < ratio < expected * 2:
-        what = (
-            f"its values are {ratio:.2f} times the head's; the {plan.family} family stores it "
-            f"{expected:.2f} times as large"
-        )
-        embed_where = Where(file=file, field=embed.name)
-        found.append(error("container.embedding_scale", what, _MEND, embed_where))
-    return found
-
-
-def _embedding_scale(plan: Plan) -> float:
-    """Return how much larger than the head the family's stored embedding is."""
-    family = load_families()[plan.family]
-    head = next(op for op in family.epilogue if isinstance(op, LinearSpec))
-    if head.scale_otherwise is None:
-        return 1.0
-    return math.sqrt(plan.dims["hidden"])
 
 
 def _unit_norms(plan: Plan, weights: Weights, file: str) -> list[Finding]:

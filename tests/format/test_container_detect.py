@@ -13,7 +13,6 @@ from onebit.container.codecs import q4
 from onebit.container.codecs.tiles import tile_records
 from onebit.container.detect import (
     code_use,
-    meta_order,
     q8_in_q4_share,
     q8_layout,
     sample_tiles,
@@ -21,6 +20,7 @@ from onebit.container.detect import (
     tile_runs,
     zero_convention,
 )
+from onebit.container.meta_order import meta_order
 from onebit.container.scan import compare, scan_padding, scan_scales
 
 K = TensorKind

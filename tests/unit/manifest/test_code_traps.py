@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from onebit.container import TensorKind, TensorSpec, write_container
+from onebit.container import TensorKind, TensorSpec
 from onebit.container.codecs import q4, q8
-from onebit.findings import Finding, Severity
+from onebit.findings import Severity
 from onebit.manifest import inspect_directory
-from tests.fixtures.tiny_container import encode, random_tensors, tiny_config, write_tiny
+from tests.fixtures.tiny_container import encode, write_tiny
+from tests.fixtures.traps import Change, Values, found, kinds, tiles, write
 
 UP = "model.layers.0.mlp.up_proj.weight"
-Values = NDArray[np.float32]
-Change = Callable[[str, Values, TensorSpec], list[TensorSpec] | None]
-
-
-def write(directory: Path, family: str, kind: TensorKind, change: Change, **config: object) -> None:
-    """Write a tiny directory with some tensors replaced."""
-    write_tiny(directory, family, kind=kind, changes=config)
-    specs: list[TensorSpec] = []
-    for name, values in random_tensors(family, tiny_config(family, **config), 1).items():
-        plain = values.ndim == 1 or "embed" in name
-        usual = encode(name, values, TensorKind.BF16 if plain else kind)
-        specs += change(name, values, usual) or [usual]
-    write_container(directory / "model.q4nx", specs, {})
-
-
-def tiles(name: str, raw: NDArray[np.uint8], kind: TensorKind) -> list[TensorSpec]:
-    raw = np.ascontiguousarray(raw).view(np.uint8).reshape(-1)
-    shape = (raw.size // kind.tile_bytes, kind.tile_bytes)
-    return [TensorSpec(name, "I8", shape, raw.size, lambda: [raw])]
-
-
-def found(directory: Path, code: str, *, deep: bool = True) -> Finding:
-    findings = inspect_directory(directory, deep=deep).findings
-    loud = [f for f in findings if f.severity is not Severity.NOTE]
-    assert [f.code for f in loud if f.code == code], [str(f) for f in loud]
-    return next(f for f in findings if f.code == code)
-
-
-def kinds(directory: Path) -> dict[str, int]:
-    return inspect_directory(directory, deep=True).tensor_kinds
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
@@ -185,19 +154,3 @@ def test_an_untied_head_is_noted(tmp_path: Path) -> None:
     write_tiny(tmp_path, "nanbeige")
     findings = inspect_directory(tmp_path, deep=True).findings
     assert "container.untied_head" in [f.code for f in findings]
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_tiles_of_another_width_name_their_converter(tmp_path: Path, family: str) -> None:
-    def narrow(name: str, values: Values, usual: TensorSpec) -> list[TensorSpec] | None:
-        if name != UP:
-            return None
-        raw = np.concatenate(list(usual.produce()))
-        return [TensorSpec(name, "I8", (raw.size // 2560, 2560), raw.size, lambda: [raw])]
-
-    write(tmp_path, family, TensorKind.Q4_1, narrow)
-    finding = found(tmp_path, "container.kind_unsupported", deep=False)
-    assert finding.where.field == UP
-    assert "32 x 128" in finding.what
-    assert "gpt-oss class" in finding.what
-    assert "onebit convert" in finding.mend
