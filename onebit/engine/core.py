@@ -87,10 +87,6 @@ class EngineCore:
         """Run one step, if there is anything to run, and send its events."""
         began = self._clock()
         step = self.schedule(began)
-        if step is not None and step.prompt_rows:
-            for work in step.works:
-                if work.sequence.reported < 0:
-                    self._report(work.sequence, work.start, began)
         self.collect()
         inside = 0.0
         if step is not None:
@@ -108,7 +104,12 @@ class EngineCore:
         """End what is past its deadline and choose the next step's rows."""
         if now >= self._next_deadline:
             self._end_overdue(now)
-        return self.scheduler.schedule(now)
+        step = self.scheduler.schedule(now)
+        if step is not None and step.prompt_rows:
+            for work in step.works:
+                if work.sequence.reported < 0:
+                    self._report(work.sequence, work.start, now)
+        return step
 
     def run(self, step: Step) -> NDArray[np.float32] | None:
         """Run a step on the program; on failure end its sequences and return None.

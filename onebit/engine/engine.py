@@ -57,6 +57,7 @@ class Engine:
         self._rejected = 0
         self._refuse: str | None = "the engine is not started"
         self._closing = False
+        self._cut = False  # whether closing ended requests
         self._thread = threading.Thread(target=self._work, name="onebit-engine", daemon=True)
 
     @property
@@ -132,10 +133,8 @@ class Engine:
         """
         with self._changed:
             self._refuse = self._refuse or _DRAINING
-            finished = self._changed.wait_for(
-                lambda: self._closing or self._accepted == self._core.counters.finished, grace
-            )
-            finished = finished and self._accepted == self._core.counters.finished
+            finished = self._changed.wait_for(lambda: self._closing or not self._unfinished, grace)
+            finished = finished and not self._cut and not self._unfinished
         self.close()
         return finished
 
@@ -146,10 +145,16 @@ class Engine:
         """
         with self._changed:
             self._refuse = self._refuse or _CLOSED
+            if not self._closing:
+                self._cut = self._unfinished
             self._closing = True
             self._changed.notify_all()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+
+    @property
+    def _unfinished(self) -> bool:
+        return self._accepted != self._core.counters.finished
 
     # -- submission --------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class Running:
     thread: threading.Thread
     config: ServeConfig
     http: httpx.Client = field(init=False)
+    clients: list[OpenAI] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.http = httpx.Client(base_url=self.url, timeout=60)
@@ -47,7 +48,9 @@ class Running:
         return self.http.post(path, json=body, **more)
 
     def client(self, **more: Any) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="k", max_retries=0, timeout=60, **more)
+        made = OpenAI(base_url=f"{self.url}/v1", api_key="k", max_retries=0, timeout=60, **more)
+        self.clients.append(made)
+        return made
 
     def wait_idle(self) -> None:
         """Wait until no sequence runs or waits."""
@@ -60,6 +63,8 @@ class Running:
 
     def close(self) -> None:
         self.http.close()
+        for client in self.clients:
+            client.close()
         self.server.should_exit = True
         self.thread.join(20)
         assert not self.thread.is_alive()

@@ -184,7 +184,8 @@ class TestErrors:
         with httpx.Client(base_url=s.url) as client:
             opened = [client.build_request("POST", "/v1/completions", json=body) for _ in range(2)]
             first = client.send(opened[0], stream=True)
-            next(first.iter_raw())
+            chunks = first.iter_raw()  # kept: the connection closes with it
+            next(chunks)
             waiting = threading.Thread(
                 target=lambda: s.post("/v1/completions", {"prompt": "y", "max_tokens": 1})
             )
