@@ -23,7 +23,7 @@ KINDS = [
     TensorKind.Q4_1, TensorKind.Q4_0, TensorKind.Q4NX, TensorKind.Q4_K, TensorKind.Q8_A,
     TensorKind.Q8_B,
 ]  # fmt: skip
-LAYERS = {"num_hidden_layers": 6}
+LAYERS = {"num_hidden_layers": 4}
 
 
 def with_rows(
