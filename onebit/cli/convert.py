@@ -26,9 +26,9 @@ _SHOWN = 12
     "--type",
     "types",
     multiple=True,
-    metavar="PATTERN=KIND",
-    help="Store tensors whose name holds PATTERN as KIND (q4_1, q4_k, q8_a, q8_b, bf16, f32); "
-    "repeatable, the first match wins. `q8` is `q8_a`.",
+    metavar="[PATTERN=]KIND",
+    help="Store matrices whose name holds PATTERN, or all of them, as KIND (q4_1, q4_k, q8_a, "
+    "q8_b, bf16, f32); repeatable, the first match wins. `q8` is `q8_a`.",
 )
 @click.option("--config-only", is_flag=True, help="Only write the JSON files that are missing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -77,12 +77,13 @@ def _type(text: str) -> tuple[str, TensorKind]:
     from onebit.container import TensorKind
     from onebit.convert import WRITABLE
 
-    pattern, _, kind = text.rpartition("=")
+    pattern, equals, kind = text.rpartition("=")
+    pattern = pattern if equals else "*"
     kind = {"q8": "q8_a", "q4": "q4_1"}.get(kind, kind)
     if not pattern or kind not in {k.value for k in WRITABLE}:
         known = ", ".join(k.value for k in WRITABLE)
-        what = f"{text!r} is not PATTERN=KIND with a kind of {known}"
-        mend = "for example --type q_proj=q8"
+        what = f"{text!r} is not KIND or PATTERN=KIND with a kind of {known}"
+        mend = "for example --type q8, or --type q_proj=q8"
         raise UsageError(error("convert.type_option", what, mend, Where(field="--type")))
     return pattern, TensorKind(kind)
 

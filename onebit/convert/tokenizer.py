@@ -41,15 +41,33 @@ SPLITS: dict[str, str] = {
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,
     "gpt-4o": _O200K,
+    **dict.fromkeys(("stablelm2", "hunyuan", "solar-open", "megrez", "kormo", "grok-2"), _QWEN2),
 }
 """Pre-tokeniser name in the GGUF -> how text is split before merging."""
 _DIGITS_FIRST = ("smollm",)
 """Pre-tokenisers that split every digit off before GPT-2's splitting."""
 ALIASES: dict[str, str] = {
     **dict.fromkeys(("llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), "llama3"),
-    **dict.fromkeys(("phi-2", "mpt", "olmo", "exaone4", "gigachat", "mellum"), "gpt-2"),
-    **dict.fromkeys(("starcoder", "refact", "command-r", "codeshell", "exaone"), "smollm"),
-    **dict.fromkeys(("llama4", "kanana2"), "gpt-4o"),
+    **dict.fromkeys(
+        (
+            "phi-2",
+            "mpt",
+            "olmo",
+            "exaone4",
+            "gigachat",
+            "mellum",
+            "a.x-4.0",
+            "jais",
+            "trillion",
+            "granite-docling",
+        ),
+        "gpt-2",
+    ),
+    **dict.fromkeys(
+        ("starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
+        "smollm",
+    ),
+    **dict.fromkeys(("llama4", "kanana2", "talkie", "minimax-m2"), "gpt-4o"),
 }
 """Names that llama.cpp (src/llama-vocab.cpp) splits in the same way as another one."""
 _NFC = ("qwen2", "deepseek-r1-qwen")

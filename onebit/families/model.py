@@ -85,6 +85,9 @@ class EmbedSpec(_Model):
     weight: str
     out: str
     scale: Expr = "1"
+    scale_otherwise: Expr | None = Field(
+        default=None, description="`scale` when the weight's `otherwise` role is in use."
+    )
     when: Expr | None = None
 
 

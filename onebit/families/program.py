@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onebit.families.config_json import Scope
@@ -118,7 +119,7 @@ class _Builder:
         match spec:
             case EmbedSpec():
                 out = self.write(spec.out, self.tensor(spec.weight).shape[1])
-                return Embed(weight=spec.weight, out=out, scale=self.scope.number(spec.scale))
+                return Embed(weight=spec.weight, out=out, scale=self.scale(spec, (spec.weight,)))
             case RmsNormSpec():
                 return self.rms_norm(spec)
             case LinearSpec():
@@ -158,9 +159,6 @@ class _Builder:
         if any(len(shape) != 2 or shape[1] != k for shape in shapes):
             raise ExpressionError(f"linear {spec.role}: input is {k} wide, weights are {shapes}")
         biases = tuple(role if role in self.tensors else None for role in spec.biases)
-        scale = spec.scale
-        if spec.scale_otherwise is not None and self.substituted.intersection(spec.weights):
-            scale = spec.scale_otherwise
         return Linear(
             role=spec.role,
             input=spec.input,
@@ -169,8 +167,13 @@ class _Builder:
             out=tuple(self.write(o, s[0]) for o, s in zip(spec.out, shapes, strict=True)),
             k=k,
             n=tuple(shape[0] for shape in shapes),
-            scale=self.scope.number(scale),
+            scale=self.scale(spec, spec.weights),
         )
+
+    def scale(self, spec: EmbedSpec | LinearSpec, weights: Sequence[str]) -> float:
+        if spec.scale_otherwise is not None and self.substituted.intersection(weights):
+            return self.scope.number(spec.scale_otherwise)
+        return self.scope.number(spec.scale)
 
     def rope(self, spec: RopeOpSpec) -> Rope:
         table = self.variables.get(spec.table, spec.table)

@@ -11,7 +11,7 @@ from onebit.container.detect import tie
 from onebit.families import load_families
 from onebit.families.model import LinearSpec
 from onebit.findings import Finding, Where, error, note, warning
-from onebit.plan import Plan, Weights
+from onebit.plan import Embed, Plan, Weights
 
 _MEND = "convert the model again from its source with `onebit convert`"
 _TIED_COSINE = 0.9
@@ -66,14 +66,15 @@ def _alone(plan: Plan, embed: TensorView, scale: float, file: str) -> list[Findi
     rows = np.arange(0, embed.rows, max(1, embed.rows // _SAMPLED_ROWS))
     sizes = np.sqrt(np.square(decode_rows(embed, rows), dtype=np.float64).mean(axis=1))
     live = sizes[sizes > 0]
-    size = float(np.median(live)) if live.size else 1.0
+    op = next(op for op in plan.prologue if isinstance(op, Embed))
+    size = float(np.median(live)) * op.scale if live.size else 1.0
     limit = math.sqrt(scale)
     if 1 / limit <= size <= limit:
         return []
     looks = "not multiplied by it" if size < 1 else "multiplied by it twice"
     what = (
-        f"its rows have a root mean square of {size:.3g}; the {plan.family} family stores them "
-        f"times sqrt(hidden) = {scale:.1f}, which makes it about 1: these look {looks}"
+        f"its rows come to a root mean square of {size:.3g}; the {plan.family} family multiplies "
+        f"them by sqrt(hidden) = {scale:.1f}, which makes it about 1: these look {looks}"
     )
     return [warning("container.embedding_scale", what, _MEND, Where(file=file, field=embed.name))]
 

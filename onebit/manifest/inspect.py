@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,6 @@ from onebit.plan import Plan, bind, plan_differences, read_plan
 CONTAINER = "model.q4nx"
 FAST_LANE_FILES = ("lmhead.elf", "layer.pdi")
 
-_MEND_CONFIG = (
-    "copy it from the model it was made of, or write it from the source: "
-    "`onebit convert --config-only MODEL.gguf DIR`"
-)
 _MEND_TOKENIZER = "copy tokenizer.json from the original model, or convert the GGUF again"
 _MEND_PLAN = "write it anew with `onebit plan DIR --write`, or delete it"
 
@@ -72,6 +69,13 @@ def _directory_finding(directory: Path) -> Finding | None:
     return None
 
 
+def _mend_config(directory: Path) -> str:
+    return (
+        "copy it from the model it was made of, or write it from the source: "
+        f"`onebit convert --config-only MODEL.gguf {shlex.quote(str(directory))}`"
+    )
+
+
 class _Inspection:
     """One directory's inspection; each step adds to the findings and goes on."""
 
@@ -83,7 +87,7 @@ class _Inspection:
         """The plan that config.json and the container give, whatever plan.json says."""
 
     def run(self, *, deep: bool, progress: Progress | None) -> ContainerManifest:
-        config = self._json("config.json", _MEND_CONFIG)
+        config = self._json("config.json", _mend_config(self.directory))
         tokenizer = self._json("tokenizer.json", _MEND_TOKENIZER)
         tokenizer_config = self._optional_json("tokenizer_config.json")
         generation = self._optional_json("generation_config.json")

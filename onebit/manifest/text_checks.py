@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from onebit.findings import Finding, InputError, Where, error, warning
 from onebit.manifest.model import TokenizerFacts
 from onebit.plan import Plan
-from onebit.text import TemplateError, load_text
+from onebit.text import TemplateError, TextModel, load_text
 
 _MEND = "copy tokenizer.json from the original model, or convert the GGUF again"
-_CONTROL = re.compile(r"<\|[^|<>]{1,40}\|>|<(?:start|end)_of_turn>")
-_TRIAL = ({"role": "user", "content": "Hello"},)
+_CONTROL = re.compile(
+    r"<\|[^|<>\s]{1,40}\|>|<\uff5c[^\uff5c<>]{1,40}\uff5c>|<(?:start|end)_of_turn>|</?s>|<[be]os>"
+)
+_USER: dict[str, Any] = {"role": "user", "content": "Hello"}
+_TRIAL = (_USER,)
+_MORE_TRIALS: tuple[tuple[dict[str, Any], ...], ...] = (
+    ({"role": "system", "content": "Be brief."}, _USER),
+    (_USER, {"role": "assistant", "content": "Hello"}, _USER),
+)
+"""Branches that a template may refuse; what they write counts all the same."""
 
 
 def read_template(directory: Path, tokenizer_config: dict[str, Any]) -> tuple[Path, str] | None:
@@ -62,7 +71,10 @@ def check_tokenizer(
     facts = TokenizerFacts(
         tokens=len(ids), largest_id=max(ids), model=str(model.get("type") or "BPE")
     )
-    return facts, [] if plan is None else _against_plan(facts, added, plan, where)
+    if plan is None:
+        return facts, []
+    found = [*_against_plan(facts, added, plan, where), *_end_tokens(ids, added, plan, where)]
+    return facts, found
 
 
 def _ids(vocab: dict[str, Any] | list[Any]) -> set[int]:
@@ -94,8 +106,23 @@ def _against_plan(
                 where,
             )
         )
-    for name, ids in (("bos", (plan.tokens.bos,)), ("eos", plan.tokens.eos)):
-        bad = [i for i in ids if i is not None and i >= plan.vocab]
+    if not any(isinstance(t, dict) and t.get("special") for t in added):
+        found.append(
+            warning(
+                "tokenizer.no_special",
+                "has no special tokens: control marks in chats would be split into pieces",
+                _MEND,
+                where,
+            )
+        )
+    return found
+
+
+def _end_tokens(ids: set[int], added: list[Any], plan: Plan, where: Where) -> list[Finding]:
+    """Hold the ids of the bos and eos tokens against the vocabulary."""
+    found = []
+    for name, wanted in (("bos", (plan.tokens.bos,)), ("eos", plan.tokens.eos)):
+        bad = [i for i in wanted if i is not None and i >= plan.vocab]
         if bad:
             what = f"{name} token id {bad[0]} is not below vocab_size {plan.vocab}"
             config = Where(file=str(Path(where.file or "").parent / "config.json"),
@@ -110,15 +137,16 @@ def _against_plan(
                 where,
             )
         )
-    if not any(isinstance(t, dict) and t.get("special") for t in added):
-        found.append(
-            warning(
-                "tokenizer.no_special",
-                "has no special tokens: control marks in chats would be split into pieces",
-                _MEND,
-                where,
-            )
+    marked = {t.get("id") for t in added if isinstance(t, dict)}
+    plain = [i for i in plan.tokens.eos if marked and i < plan.vocab and i not in marked]
+    if plain:
+        how = "an ordinary token" if plain[0] in ids else "no token at all"
+        what = (
+            f"the end token id {plain[0]} is {how} here, none of the added ones: config.json and "
+            "tokenizer.json belong to different models"
         )
+        mend = f"correct eos_token_id in config.json and generation_config.json, or {_MEND}"
+        found.append(warning("tokens.plain_eos", what, mend, where))
     return found
 
 
@@ -132,6 +160,7 @@ def check_template(directory: Path, path: Path, plan: Plan) -> list[Finding]:
     try:
         prompt = text.render(_TRIAL)
         ids = text.encode_chat(prompt)
+        marks = set(_CONTROL.findall(prompt + _more_branches(text)))
     except TemplateError as cause:
         what = f"the chat template fails on one user message: {cause}"
         return [error("template.fails", what, "use the template of the original model", where)]
@@ -141,11 +170,7 @@ def check_template(directory: Path, path: Path, plan: Plan) -> list[Finding]:
     if not ids or "Hello" not in prompt:
         what = "the chat template drops the user's message"
         found.append(error("template.drops", what, "use the original model's template", where))
-    split = [
-        mark
-        for mark in sorted(set(_CONTROL.findall(prompt)))
-        if text.tokenizer.token_to_id(mark) is None
-    ]
+    split = [mark for mark in sorted(marks) if text.tokenizer.token_to_id(mark) is None]
     if split:
         found.append(
             warning(
@@ -157,3 +182,11 @@ def check_template(directory: Path, path: Path, plan: Plan) -> list[Finding]:
             )
         )
     return found
+
+
+def _more_branches(text: TextModel) -> str:
+    written = ""
+    for messages in _MORE_TRIALS:
+        with suppress(TemplateError):
+            written += text.render(messages)
+    return written

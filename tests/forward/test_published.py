@@ -159,21 +159,24 @@ def test_a_mix_of_q4_k_and_q8_tiles(tmp_path: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_only_the_head_is_stored(tmp_path: Path, device: str) -> None:
-    """The embedding is then the head's rows, and the other way round."""
+@pytest.mark.parametrize(("family", "scale"), [("llama", 1), ("gemma3", 16)])
+def test_only_the_head_is_stored(tmp_path: Path, device: str, family: str, scale: int) -> None:
+    """The embedding is then the head's rows, and the other way round; Gemma's times sqrt(256)."""
 
-    def only(wanted: str) -> Change:
+    def only(wanted: str, divisor: int) -> Change:
         def change(name: str, values: NDArray[np.float32], usual: TensorSpec) -> Any:
             if "embed" not in name:
                 return None
-            return encode(wanted, values, TensorKind.Q8_A)
+            return encode(wanted, values / np.float32(divisor), TensorKind.Q8_A)
 
         return change
 
-    rewrite(tmp_path / "embed", "llama", only("model.embed_tokens.weight"))
-    rewrite(tmp_path / "head", "llama", only("lm_head.weight"))
+    rewrite(tmp_path / "embed", family, only("model.embed_tokens.weight", 1))
+    rewrite(tmp_path / "head", family, only("lm_head.weight", scale))
     expected = logits(tmp_path / "embed", device)
     np.testing.assert_array_equal(logits(tmp_path / "head", device), expected)
+    findings = inspect_directory(tmp_path / "head", deep=True).findings
+    assert "container.embedding_scale" not in [f.code for f in findings]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onebit.container import Container, TensorKind, decode
-from onebit.convert import check_gguf, convert_gguf, verify_gguf, write_config_only
+from onebit.convert import check_gguf, convert_gguf, verify_gguf
 from onebit.convert.transforms import half_split_rows
 from onebit.findings import Finding, InputError
 from onebit.manifest import inspect_directory
@@ -311,19 +311,6 @@ class TestDirectory:
         assert kinds["model.layers.0.self_attn.k_proj.weight"] is TensorKind.Q4_1
         assert "convert.type_unused" in [f.code for f in report.findings]
         assert inspect_directory(tmp_path / "out", deep=True).sound
-
-    def test_config_only_makes_a_bare_directory_servable(self, tmp_path: Path) -> None:
-        write_gguf(tmp_path / "m.gguf")
-        convert_gguf(tmp_path / "m.gguf", tmp_path / "out")
-        for name in ("config.json", "plan.json", "tokenizer_config.json"):
-            (tmp_path / "out" / name).unlink()
-        broken = inspect_directory(tmp_path / "out")
-        missing = [f for f in broken.findings if f.code == "file.missing"]
-        assert [f.where.file for f in missing] == [str(tmp_path / "out/config.json")]
-        assert "--config-only" in missing[0].mend
-        written = write_config_only(tmp_path / "m.gguf", tmp_path / "out")
-        assert set(written) == {"config.json", "tokenizer_config.json"}
-        assert inspect_directory(tmp_path / "out").sound
 
 
 @pytest.fixture(scope="module")

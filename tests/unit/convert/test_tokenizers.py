@@ -14,7 +14,7 @@ from gguf import GGUFWriter
 from tokenizers import Tokenizer
 
 from onebit.convert.gguf_file import GgufFile
-from onebit.convert.tokenizer import gguf_tokenizer
+from onebit.convert.tokenizer import ALIASES, gguf_tokenizer
 from onebit.findings import InputError
 from tests.golden.token_texts import TEXTS
 
@@ -170,6 +170,24 @@ def test_only_llama3_looks_whole_words_up(pre: str, found: bool, tmp_path: Path)
 def test_another_name_of_a_splitter_is_known(alias: str, name: str, tmp_path: Path) -> None:
     case = stored()[name]
     assert differences(tokenizer_of(tmp_path / "a.gguf", case, alias), case["ids"]) == []
+
+
+@pytest.mark.parametrize("alias", sorted(ALIASES))
+def test_every_alias_makes_the_tokenizer_of_its_name(alias: str, tmp_path: Path) -> None:
+    """All of tokenizer.json, BOS rule and lookup of whole words included."""
+    case = stored()["gpt-2"]
+    made, named = (
+        tokenizer_of(tmp_path / f"{i}.gguf", case, pre, bos=None)
+        for i, pre in enumerate((alias, ALIASES[alias]))
+    )
+    assert made.to_str() == named.to_str()
+
+
+@pytest.mark.parametrize("pre", ["stablelm2", "hunyuan", "solar-open", "megrez", "kormo", "grok-2"])
+def test_qwen2s_splitter_without_its_normaliser(pre: str, tmp_path: Path) -> None:
+    case = stored()["qwen2"]
+    found = differences(tokenizer_of(tmp_path / "a.gguf", case, pre), case["ids"])
+    assert [x for x in found if unicodedata.is_normalized("NFC", x[0])] == []
 
 
 def test_unknown_pre_tokeniser_is_refused(tmp_path: Path) -> None:
