@@ -28,44 +28,23 @@ inline I end_byte_dot(I acc, const SliceByte& x, int g) {
     }
 }
 
+#include "linear_quads.inc.h"
+
 template <Kind K, int MR>
 inline void byte_dots(const uint8_t* codes, int quad, const SliceByte* x, int g, I (&acc)[MR][NV]) {
     if constexpr (is_q8(K)) {
         wide_dots<K>(codes, quad, x, g, acc);
     } else {
-        I w[NV];
-        Codec<K>::quads(codes, quad, w);
-#pragma GCC unroll 4
-        for (int r = 0; r < MR; ++r) {
-            const I q = V::all4(x[r].q8 + g * kGroupCols + quad * 4);
-#pragma GCC unroll 4
-            for (int v = 0; v < NV; ++v) {
-                acc[r][v] = V::dot8(acc[r][v], w[v], q);
-            }
-        }
+        quad_dots<K>(codes, quad, x, g, acc);
     }
 }
-
-template <Kind K>
-void decode_scales(const uint8_t* tile, int g, TileScratch& scratch);
 
 template <Kind K>
 void decode_bytes(const uint8_t* tile, int groups, TileScratch& scratch) {
     if constexpr (is_q8(K)) {
         decode_pairs<K>(tile, groups, scratch);
     } else {
-        for (int g = 0; g < groups; ++g) {
-            decode_scales<K>(tile, g, scratch);
-            const uint8_t* codes = group_codes<K>(tile, g);
-#pragma GCC unroll 8
-            for (int quad = 0; quad < 8; ++quad) {
-                I w[NV];
-                Codec<K>::quads(codes, quad, w);
-                for (int v = 0; v < NV; ++v) {
-                    V::istore(scratch.u8[g * 8 + quad][v * V::L], w[v]);
-                }
-            }
-        }
+        decode_quads<K>(tile, groups, scratch);
     }
 }
 
@@ -75,34 +54,6 @@ inline void group_byte_dots(const TileScratch& scratch, int g, int v0, const Sli
     if constexpr (is_q8(K)) {
         group_wide_dots(scratch, g, v0, x, acc);
     } else {
-#pragma GCC unroll 8
-        for (int r = 0; r < MR; ++r) {
-            for (I& a : acc[r]) {
-                a = V::izero();
-            }
-        }
-#pragma GCC unroll 8
-        for (int quad = 0; quad < 8; ++quad) {
-            I w[NB];
-#pragma GCC unroll 4
-            for (int v = 0; v < NB; ++v) {
-                w[v] = V::iload(scratch.u8[g * 8 + quad][(v0 + v) * V::L]);
-            }
-#pragma GCC unroll 8
-            for (int r = 0; r < MR; ++r) {
-                const I q = V::all4(x[r].q8 + g * kGroupCols + quad * 4);
-#pragma GCC unroll 4
-                for (int v = 0; v < NB; ++v) {
-                    acc[r][v] = V::dot8(acc[r][v], w[v], q);
-                }
-            }
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < MR; ++r) {
-#pragma GCC unroll 4
-            for (int v = 0; v < NB; ++v) {
-                acc[r][v] = end_byte_dot<K>(acc[r][v], x[r], g);
-            }
-        }
+        group_quad_dots<K>(scratch, g, v0, x, acc);
     }
 }

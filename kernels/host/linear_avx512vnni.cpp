@@ -160,7 +160,7 @@ struct Codec {
 using SliceByte = SliceI8;
 
 inline void store_byte_codes(SliceByte& slice, int c, I q) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(slice.q + c), _mm512_cvtepi32_epi8(q));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(slice.q8 + c), _mm512_cvtepi32_epi8(q));
 }
 inline void set_byte_sum(SliceByte& slice, int g, int32_t sum) { slice.sum[g] = sum; }
 
@@ -179,58 +179,24 @@ inline I end_byte_dot(I acc, const SliceByte&, int) {
     return acc;
 }
 
+#include "linear_quads.inc.h"
+
 template <Kind K, int MR>
 inline void byte_dots(const uint8_t* codes, int quad, const SliceByte* x, int g, I (&acc)[MR][NV]) {
-    I w[NV];
-    Codec<K>::quads(codes, quad, w);
-#pragma GCC unroll 8
-    for (int r = 0; r < MR; ++r) {
-        const I q = V::all4(x[r].q + g * kGroupCols + quad * 4);
-#pragma GCC unroll 2
-        for (int v = 0; v < NV; ++v) {
-            acc[r][v] = V::dot8(acc[r][v], w[v], q);
-        }
-    }
+    quad_dots<K>(codes, quad, x, g, acc);
 }
-
-template <Kind K>
-void decode_scales(const uint8_t* tile, int g, TileScratch& scratch);
 
 template <Kind K>
 void decode_bytes(const uint8_t* tile, int groups, TileScratch& scratch) {
-    for (int g = 0; g < groups; ++g) {
-        decode_scales<K>(tile, g, scratch);
-        const uint8_t* codes = group_codes<K>(tile, g);
-#pragma GCC unroll 8
-        for (int quad = 0; quad < 8; ++quad) {
-            I w[NV];
-            Codec<K>::quads(codes, quad, w);
-            for (int v = 0; v < NV; ++v) {
-                V::istore(scratch.u8[g * 8 + quad][v * V::L], w[v]);
-            }
-        }
-    }
+    decode_quads<K>(tile, groups, scratch);
 }
 
 template <Kind K, int MR>
-inline void group_byte_dots(const TileScratch& scratch, int g, int, const SliceByte* x,
-                            I (&acc)[MR][NV]) {
-#pragma GCC unroll 8
-    for (int r = 0; r < MR; ++r) {
-        acc[r][0] = acc[r][1] = start_byte_dot<K>(x[r], g);
-    }
-#pragma GCC unroll 8
-    for (int quad = 0; quad < 8; ++quad) {
-        const I even = V::iload(scratch.u8[g * 8 + quad][0]);
-        const I odd = V::iload(scratch.u8[g * 8 + quad][16]);
-#pragma GCC unroll 8
-        for (int r = 0; r < MR; ++r) {
-            const I q = V::all4(x[r].q + g * kGroupCols + quad * 4);
-            acc[r][0] = V::dot8(acc[r][0], even, q);
-            acc[r][1] = V::dot8(acc[r][1], odd, q);
-        }
-    }
+inline void group_byte_dots(const TileScratch& scratch, int g, int v0, const SliceByte* x,
+                            I (&acc)[MR][NB]) {
+    group_quad_dots<K>(scratch, g, v0, x, acc);
 }
+
 #include "linear_dense.inc.h"
 #include "linear_pack.inc.h"
 #include "linear_tiles.inc.h"

@@ -30,7 +30,7 @@ struct alignas(64) SliceI16 {
 
 // I8 where there are 8-bit dot products.
 struct alignas(64) SliceI8 {
-    int8_t q[kTileCols];
+    int8_t q8[kTileCols];
     float scale[kGroups];
     float zero[kGroups];   // scale * float(sum of q)
     int32_t sum[kGroups];  // of q
