@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.conftest import serve
-from tests.fixtures.child import Child, free_port
+from tests.fixtures.child import Child, free_port, running
 
 __all__ = ["serve"]
 
@@ -47,12 +47,6 @@ def served(smollm2: Path) -> Iterator[Child]:
     port = free_port()
     command = [sys.executable, "-m", "onebit.cli", "serve", "-m", str(smollm2), "--alias", MODEL]
     command += ["--numerics", "exact", "--device", "cpu", "--port", str(port)]
-    child = Child(command, port, {"ONEBIT_LOGGING__LEVEL": "warning"})  # nobody reads its pipe
-    try:
-        child.wait_ready()
+    environ = {"ONEBIT_LOGGING__LEVEL": "warning"}  # nobody reads its pipe
+    with running(command, port, environ) as child:
         yield child
-        assert child.stop()[0] == 0
-    finally:
-        if child.process.poll() is None:
-            child.process.kill()
-            child.process.communicate()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.child import Child, free_port
+from tests.fixtures.child import Child, free_port, running
 
 PROMPTS = ("The capital of France is", "def fibonacci(n):\n", "Once upon a time")
 QUESTION = {
@@ -23,15 +23,8 @@ QUESTION = {
 def serving(cache: Path, *arguments: str | Path) -> Iterator[Child]:
     port = free_port()
     command = [sys.executable, "-m", "onebit.cli", *map(str, arguments), "--port", str(port)]
-    child = Child(command, port, {"ONEBIT_CACHE_DIR": str(cache)})
-    try:
-        child.wait_ready()
+    with running(command, port, {"ONEBIT_CACHE_DIR": str(cache)}) as child:
         yield child
-        assert child.stop()[0] == 0
-    finally:
-        if child.process.poll() is None:
-            child.process.kill()
-            child.process.communicate()
 
 
 def resident_bytes(child: Child) -> int:
