@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -125,7 +126,7 @@ class HermesParser:
         return ""
 
 
-class _WholeMessage:
+class _WholeMessage(ABC):
     """Base of formats where the call is the whole message: decided by its first character."""
 
     first: str
@@ -162,9 +163,9 @@ class _WholeMessage:
             deltas.append(ToolDelta(index, arguments))
         return "", deltas
 
+    @abstractmethod
     def calls(self, text: str) -> list[tuple[str, str]]:
         """Return (name, arguments) of each call in `text`; [] when it is none."""
-        raise NotImplementedError
 
 
 class Llama3JsonParser(_WholeMessage):
