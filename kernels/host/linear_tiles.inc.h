@@ -11,50 +11,59 @@
 // Lanes hold outputs in the order that decoding gives cheapest ("positions"): even rows then odd
 // rows for 4-bit kinds, rows in order for 8-bit kinds. Only finish() puts them back in order.
 
-// What to prefetch while a group is computed: groups [begin, end) of the tile to come.
-struct Ahead {
-    const uint8_t* tile;
-    int begin, end;
+// So many groups ahead of the one that is computed are prefetched: evenly, since a burst of lines
+// waits for the first of them.
+constexpr int kAhead = kGroups;
+
+// A strip's tiles, one after the other. Its groups are counted through all tiles.
+template <Kind K>
+struct Tiles {
+    Tiles(const Weight& weight, int strip)
+        : bytes(strip_bytes<K>(weight.cols)),
+          first(weight.data + static_cast<size_t>(strip) * bytes),
+          cols(weight.cols),
+          count(slice_count(weight.cols)),
+          all_groups(static_cast<unsigned>((weight.cols + kGroupCols - 1) / kGroupCols)) {}
+
+    const uint8_t* tile(int u) const {
+        return first + static_cast<size_t>(u) * tile_layout(K).bytes;
+    }
+    int groups(int u) const { return slice_groups(cols, u); }
+
+    size_t bytes;
+    const uint8_t* first;
+    int cols, count;
+    unsigned all_groups;
 };
 
-// Groups of the next tile that belong to group g of this one, one tile ahead.
-inline Ahead ahead_of(const uint8_t* next, int next_groups, int g, int groups) {
-    if (next_groups == groups) {
-        return {next, g, g + 1};
+// A group that will be needed, for prefetch.
+struct Ahead {
+    const uint8_t* tile;
+    unsigned g;
+};
+
+// Group `group` of the strip; beyond its last, those of the strips that follow.
+template <Kind K>
+inline Ahead ahead_of(const Tiles<K>& tiles, unsigned group) {
+    const uint8_t* strip = tiles.first;
+    while (group >= tiles.all_groups) {
+        group -= tiles.all_groups;
+        strip += tiles.bytes;
     }
-    return {next, g * next_groups / groups, (g + 1) * next_groups / groups};
+    return {strip + size_t{group / kGroups} * tile_layout(K).bytes, group % kGroups};
 }
+
+// The group that is prefetched while group g of tile u is computed.
+inline unsigned later(int u, int g) { return static_cast<unsigned>(u * kGroups + g + kAhead); }
 
 // Prefetches the lines congruent to `part` modulo `parts`.
 template <Kind K>
 inline void prefetch(const Ahead& ahead, int part, int parts) {
     static constexpr GroupLines lines = group_lines(K);  // static: else built anew at each call
-    for (int g = ahead.begin; g < ahead.end; ++g) {
-        for (int i = part; i < lines.count; i += parts) {
-            V::prefetch(ahead.tile + lines.line[i].base + g * lines.line[i].step);
-        }
+    for (int i = part; i < lines.count; i += parts) {
+        V::prefetch(ahead.tile + lines.line[i].base + ahead.g * lines.line[i].step);
     }
 }
-
-// A strip's tiles, one after the other.
-template <Kind K>
-struct Tiles {
-    Tiles(const Weight& weight, int strip)
-        : first(weight.data + static_cast<size_t>(strip) * strip_bytes<K>(weight.cols)),
-          after(first + strip_bytes<K>(weight.cols)),
-          cols(weight.cols),
-          count(slice_count(weight.cols)) {}
-
-    const uint8_t* tile(int u) const {
-        return u < count ? first + static_cast<size_t>(u) * tile_layout(K).bytes : after;
-    }
-    // Of the tile after the last: the next strip's first.
-    int groups(int u) const { return slice_groups(cols, u < count ? u : 0); }
-
-    const uint8_t* first;
-    const uint8_t* after;
-    int cols, count;
-};
 
 // ---- few rows: decode in registers ----
 
@@ -88,8 +97,9 @@ struct FusedF32 {
         }
     }
 
-    static void tile(const uint8_t* at, int groups, const Slice* x, const uint8_t* next,
-                     int next_groups, float (*y)[kStripRows]) {
+    static void tile(const Tiles<K>& tiles, int u, const Slice* x, float (*y)[kStripRows]) {
+        const uint8_t* at = tiles.tile(u);
+        const int groups = tiles.groups(u);
         F acc[2][MR][NV];
         for (auto& half : acc) {
             for (auto& row : half) {
@@ -99,7 +109,7 @@ struct FusedF32 {
             }
         }
         for (int g = 0; g < groups; ++g) {
-            group(at, g, x, ahead_of(next, next_groups, g, groups), acc);
+            group(at, g, x, ahead_of(tiles, later(u, g)), acc);
         }
         for (int r = 0; r < MR; ++r) {
             for (int v = 0; v < NV; ++v) {
@@ -113,8 +123,9 @@ struct FusedF32 {
 template <Kind K, int MR>
 struct FusedI16 {
     using Slice = SliceI16;
-    static void tile(const uint8_t* at, int groups, const Slice* x, const uint8_t* next,
-                     int next_groups, float (*y)[kStripRows]) {
+    static void tile(const Tiles<K>& tiles, int u, const Slice* x, float (*y)[kStripRows]) {
+        const uint8_t* at = tiles.tile(u);
+        const int groups = tiles.groups(u);
         F part[MR][NV];
         for (auto& row : part) {
             for (F& p : row) {
@@ -122,7 +133,7 @@ struct FusedI16 {
             }
         }
         for (int g = 0; g < groups; ++g) {
-            const Ahead ahead = ahead_of(next, next_groups, g, groups);
+            const Ahead ahead = ahead_of(tiles, later(u, g));
             const uint8_t* codes = group_codes<K>(at, g);
             I acc[MR][NV];
             for (auto& row : acc) {
@@ -174,8 +185,9 @@ struct FusedI16 {
 template <Kind K, int MR>
 struct FusedI8 {
     using Slice = SliceByte;
-    static void tile(const uint8_t* at, int groups, const Slice* x, const uint8_t* next,
-                     int next_groups, float (*y)[kStripRows]) {
+    static void tile(const Tiles<K>& tiles, int u, const Slice* x, float (*y)[kStripRows]) {
+        const uint8_t* at = tiles.tile(u);
+        const int groups = tiles.groups(u);
         F sum[MR][NV];
         for (int r = 0; r < MR; ++r) {
             for (int v = 0; v < NV; ++v) {
@@ -183,7 +195,7 @@ struct FusedI8 {
             }
         }
         for (int g = 0; g < groups; ++g) {
-            const Ahead ahead = ahead_of(next, next_groups, g, groups);
+            const Ahead ahead = ahead_of(tiles, later(u, g));
             const uint8_t* codes = group_codes<K>(at, g);
             I acc[MR][NV];
             for (int r = 0; r < MR; ++r) {
@@ -276,8 +288,9 @@ void decode_pairs(const uint8_t* tile, int groups, TileScratch& scratch) {
 }
 
 template <Kind K, int MR>
-void block_f32(const TileScratch& scratch, int groups, const SliceF32* x, const Ahead& ahead,
-               int part, int parts, float (*y)[kStripRows]) {
+void block_f32(const TileScratch& scratch, const Tiles<K>& tiles, int u, const SliceF32* x, int part,
+               int parts, float (*y)[kStripRows]) {
+    const int groups = tiles.groups(u);
     for (int v0 = 0; v0 < NV; v0 += NB) {
         F acc[2][MR][NB];
         for (auto& half : acc) {
@@ -289,7 +302,7 @@ void block_f32(const TileScratch& scratch, int groups, const SliceF32* x, const 
         }
         for (int g = 0; g < groups; ++g) {
             if (v0 == 0) {
-                prefetch<K>(ahead_of(ahead.tile, ahead.end, g, groups), part, parts);
+                prefetch<K>(ahead_of(tiles, later(u, g)), part, parts);
             }
 #pragma GCC unroll 2
             for (int c = g * kGroupCols; c < (g + 1) * kGroupCols; c += 2) {
@@ -350,8 +363,9 @@ inline void group_dots(const TileScratch& scratch, int g, int v0, const int16_t*
 }
 
 template <Kind K, int MR>
-void block_i16(const TileScratch& scratch, int groups, const SliceI16* x, const Ahead& ahead,
-               int part, int parts, float (*y)[kStripRows]) {
+void block_i16(const TileScratch& scratch, const Tiles<K>& tiles, int u, const SliceI16* x, int part,
+               int parts, float (*y)[kStripRows]) {
+    const int groups = tiles.groups(u);
     constexpr ptrdiff_t kStride = sizeof(SliceI16) / sizeof(int16_t);
     for (int v0 = 0; v0 < NV; v0 += NB) {
         F sum[MR][NB];
@@ -362,7 +376,7 @@ void block_i16(const TileScratch& scratch, int groups, const SliceI16* x, const 
         }
         for (int g = 0; g < groups; ++g) {
             if (v0 == 0) {
-                prefetch<K>(ahead_of(ahead.tile, ahead.end, g, groups), part, parts);
+                prefetch<K>(ahead_of(tiles, later(u, g)), part, parts);
             }
             I acc[MR][NB];
             group_dots<MR>(scratch, g, v0, x->q, kStride, acc);
@@ -392,8 +406,9 @@ void block_i16(const TileScratch& scratch, int groups, const SliceI16* x, const 
 }
 
 template <Kind K, int MR>
-void block_i8(const TileScratch& scratch, int groups, const SliceByte* x, const Ahead& ahead,
-              int part, int parts, float (*y)[kStripRows]) {
+void block_i8(const TileScratch& scratch, const Tiles<K>& tiles, int u, const SliceByte* x, int part,
+               int parts, float (*y)[kStripRows]) {
+    const int groups = tiles.groups(u);
     for (int v0 = 0; v0 < NV; v0 += NB) {
         F sum[MR][NB];
         for (int r = 0; r < MR; ++r) {
@@ -403,7 +418,7 @@ void block_i8(const TileScratch& scratch, int groups, const SliceByte* x, const 
         }
         for (int g = 0; g < groups; ++g) {
             if (v0 == 0) {
-                prefetch<K>(ahead_of(ahead.tile, ahead.end, g, groups), part, parts);
+                prefetch<K>(ahead_of(tiles, later(u, g)), part, parts);
             }
             I acc[MR][NB];
             group_byte_dots<K, MR>(scratch, g, v0, x, acc);
@@ -509,25 +524,20 @@ void strip_block(const Tiles<K>& tiles, const typename Path::Slice* slices, int 
         }
     }
     for (int u = 0; u < tiles.count; ++u) {
-        const uint8_t* tile = tiles.tile(u);
-        const uint8_t* next = tiles.tile(u + 1);
-        const int groups = tiles.groups(u);
-        const int next_groups = tiles.groups(u + 1);
         const auto* x = slices + static_cast<ptrdiff_t>(u) * rows + first;
         if (count <= Path::kFused) {
             with_rows<Path::kFused>(count, [&]<int MR>() {
-                Path::template Fused<MR>::tile(tile, groups, x, next, next_groups, scratch.y);
+                Path::template Fused<MR>::tile(tiles, u, x, scratch.y);
             });
             continue;
         }
-        Path::decode(tile, groups, scratch);
+        Path::decode(tiles.tile(u), tiles.groups(u), scratch);
         // Blocks as even as can be: 8 rows are 4 + 4.
         const int blocks = (count + Path::kRows - 1) / Path::kRows;
         for (int b = 0, r = 0; b < blocks; ++b) {
             const int n = (count - r + blocks - b - 1) / (blocks - b);
             with_rows<Path::kRows>(n, [&]<int MR>() {
-                Path::template kBlock<MR>(scratch, groups, x + r, {next, 0, next_groups}, b,
-                                          blocks, scratch.y + r);
+                Path::template kBlock<MR>(scratch, tiles, u, x + r, b, blocks, scratch.y + r);
             });
             r += n;
         }
@@ -543,8 +553,8 @@ void tiled_strips(const Weight& weight, const std::byte* packed, int rows, int b
         const int count = rows - first < kRowBlock ? rows - first : kRowBlock;
         for (int strip = begin; strip < end; ++strip) {
             const Tiles<K> tiles(weight, strip);
-            if (strip == begin) {  // each later one is fetched while the one before is computed
-                prefetch<K>({tiles.tile(0), 0, tiles.groups(0)}, 0, 1);
+            for (unsigned g = 0; strip == begin && g < kAhead; ++g) {
+                prefetch<K>(ahead_of(tiles, g), 0, 1);
             }
             const int out = strip * kStripRows;
             const int n = weight.rows - out < kStripRows ? weight.rows - out : kStripRows;

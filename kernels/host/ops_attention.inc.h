@@ -56,20 +56,28 @@ inline void store_value(const float* v, std::byte* values, int slot, int head_di
 // Without it GCC keeps the tiles' sums in memory.
 #define ONEBIT_UNROLL _Pragma("GCC unroll 16")
 
-// scores[r][g * 16 + lane] = q[., r] . keys, for `Rows` queries and `Groups` vectors of positions.
-// The tiles stay functions of their own: inlined, their sums are moved between registers.
-template <typename Kv, int Rows, int Groups>
-[[gnu::noinline]] void score_tile(const float* q, const Kv* const* keys, int head_dim,
-                                  float* scores) {
+// scores[r][g * 16 + lane] = q[., r] . keys, for `Rows` of the `All` queries in q and `Groups`
+// vectors of positions. Meanwhile it fetches `Groups` vectors of later keys and of values, evenly: with
+// few rows a step waits for memory, and no hardware prefetcher knows the way from page to page. The
+// tiles stay functions of their own: inlined, their sums are moved between registers.
+template <typename Kv, int All, int Rows, int Groups, bool Fetch>
+[[gnu::noinline]] void score_tile(const float* q, const Kv* const* keys, const Kv* const* later,
+                                  const Kv* const* values, int head_dim, float* scores) {
     Vec acc[Rows][Groups];
     ONEBIT_UNROLL for (int r = 0; r < Rows; ++r) {
         ONEBIT_UNROLL for (int g = 0; g < Groups; ++g) acc[r][g] = all(0.0F);
     }
     for (int d = 0; d < head_dim; ++d) {
         Vec k[Groups];
-        ONEBIT_UNROLL for (int g = 0; g < Groups; ++g) k[g] = load(keys[g] + d * kLanes);
+        ONEBIT_UNROLL for (int g = 0; g < Groups; ++g) {
+            k[g] = load(keys[g] + d * kLanes);
+            if constexpr (Fetch) {
+                __builtin_prefetch(later[g] + d * kLanes, 0, 2);
+                __builtin_prefetch(values[g * kLanes] + d * kLanes, 0, 2);
+            }
+        }
         ONEBIT_UNROLL for (int r = 0; r < Rows; ++r) {
-            const Vec x = all(q[d * Rows + r]);
+            const Vec x = all(q[d * All + r]);
             ONEBIT_UNROLL for (int g = 0; g < Groups; ++g) acc[r][g] = fma(x, k[g], acc[r][g]);
         }
     }
@@ -102,11 +110,15 @@ template <typename Kv, int Rows, int Vectors>
 
 // Tile sizes that fill the registers of the set without spilling.
 #if defined(__AVX512F__)
+inline constexpr int kTileRows = 12;
 inline constexpr int kScoreGroups = 2;
 inline constexpr int kValueRows = 6;
+constexpr int value_vectors(int) { return 4; }
 #else
+inline constexpr int kTileRows = 6;
 inline constexpr int kScoreGroups = 1;
-inline constexpr int kValueRows = 2;
+inline constexpr int kValueRows = 6;
+constexpr int value_vectors(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #endif
 
 // Positions of one segment as the kernels read them.
@@ -135,35 +147,29 @@ inline void locate(const KvHead& kv, Segment<Kv>& segment) {
     }
 }
 
-// Fetches the keys of `later` and the values of `now`, two groups of 16 positions: with few rows a
-// step waits for memory, and no hardware prefetcher knows the way from page to page.
-template <typename Kv>
-inline void fetch(const Segment<Kv>& segment, int now, int later, int last, int head_dim,
-                  int width) {
-    constexpr int per_line = static_cast<int>(64 / sizeof(Kv));
-    if (later < last) {
-        for (int i = 0; i < head_dim * kLanes; i += per_line) {
-            __builtin_prefetch(segment.keys[later] + i, 0, 2);
-        }
-    }
-    for (int i = 0; i < width * kLanes; i += per_line) {
-        __builtin_prefetch(segment.values[now * kLanes] + i, 0, 2);
-    }
-}
-
 template <typename Kv, int Rows>
-inline void scores(const Segment<Kv>& segment, const float* q, int head_dim, int width,
-                   float* out) {
+inline void scores(const Segment<Kv>& segment, const float* q, int head_dim, float* out) {
     constexpr int wide = Rows <= 2 ? 2 * kScoreGroups : kScoreGroups;
+    constexpr int tile = Rows < kTileRows ? Rows : kTileRows;
     int group = segment.begin / kLanes;
     const int last = (segment.end + kLanes - 1) / kLanes;
     const auto run = [&]<int Groups>() {
-        if constexpr (Rows < kAttentionRows) {
-            for (int i = 0; i < Groups; ++i) {
-                fetch(segment, group + i, group + Groups + i, last, head_dim, width);
-            }
+        const Kv* const* keys = segment.keys + group;
+        const Kv* const* values = segment.values + group * kLanes;
+        // Two tiles ahead; at the end there is nothing left to fetch but what is here already.
+        const Kv* const* later = group + 3 * Groups <= last ? keys + 2 * Groups : keys;
+        float* to = out + group * kLanes;
+        score_tile<Kv, Rows, tile, Groups, (Rows < kAttentionRows)>(q, keys, later, values,
+                                                                    head_dim, to);
+        int r = tile;
+        for (; r + tile <= Rows; r += tile) {
+            score_tile<Kv, Rows, tile, Groups, false>(q + r, keys, later, values, head_dim,
+                                                      to + r * kSegment);
         }
-        score_tile<Kv, Rows, Groups>(q, segment.keys + group, head_dim, out + group * kLanes);
+        if constexpr (Rows % tile != 0) {
+            score_tile<Kv, Rows, Rows % tile, Groups, false>(q + r, keys, later, values, head_dim,
+                                                             to + r * kSegment);
+        }
         group += Groups;
     };
     while (group + wide <= last) run.template operator()<wide>();
@@ -173,7 +179,7 @@ inline void scores(const Segment<Kv>& segment, const float* q, int head_dim, int
 template <typename Kv, int Rows>
 inline void weighted_values(const Segment<Kv>& segment, const float* p, int width, float* out,
                             ptrdiff_t ldo) {
-    constexpr int vectors = 4;
+    constexpr int vectors = value_vectors(Rows);
     int offset = 0;
     for (; offset + vectors * kLanes <= width; offset += vectors * kLanes) {
         value_tile<Kv, Rows, vectors>(p, segment.values, segment.begin, segment.end, offset, out,
@@ -288,7 +294,7 @@ inline void attend_rows(const AttentionCall& call, int pair, int rows, int first
         segment.end = std::min(high + 1 - segment.first, kSegment);
         if (segment.begin >= segment.end) continue;
         locate(call.kv, segment);
-        scores<Kv, Rows>(segment, q, dim, call.kv.value_width(), s);
+        scores<Kv, Rows>(segment, q, dim, s);
         for (int r = 0; r < Rows; ++r) {
             weigh(s + r * kSegment, call, span_of(call, pair + std::min(r, rows - 1)),
                   segment.first, segment.begin, segment.end, slots, part + r * state_floats);
