@@ -2,7 +2,8 @@
 
 A step with prompt rows takes longer, and every generating sequence waits for it. The pace
 measures steps with and without prompt rows and lets in as many rows as keep the extra time within
-`stall` times that of a step without any.
+`stall` times that of a step without any; more when more sequences wait for their prompt than
+generate.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 _FIRST_ROWS = 16
 _MEASURE_EVERY = 64
 _WEIGHT = 0.25
+_MOST_STALL = 3.5
+"""With the step itself, 4.5: no gap between tokens is to reach five plain steps."""
 
 
 class Pace:
@@ -23,32 +26,41 @@ class Pace:
     def __init__(self, ceiling: int, stall: float) -> None:
         self._ceiling = ceiling
         self._stall = stall
-        self._decode: float | None = None
+        self._decode: dict[int, float] = {}
+        """Generating sequences -> seconds of a step of theirs alone."""
         self._per_row: float | None = None
         self._most = _FIRST_ROWS
         self._since_measured = 0
 
-    def rows(self, generating: int) -> int:
-        """Return the most prompt rows for a step in which `generating` sequences get a token.
+    def rows(self, generating: int, reading: int) -> int:
+        """Return the most prompt rows for a step.
 
-        0 asks for one step without prompt rows, to measure it; that is at most every 64th.
+        Args:
+            generating: Sequences that get a token in it.
+            reading: Sequences whose prompt is not read yet.
+
+        0 asks for one step without prompt rows, to measure it: the first of so many sequences, and
+        one of 64 later.
         """
         if generating == 0:
             return self._ceiling
-        if self._decode is None or self._since_measured >= _MEASURE_EVERY:
+        decode = self._decode.get(generating)
+        if decode is None or self._since_measured >= _MEASURE_EVERY:
             return 0
         rows = min(self._most, self._ceiling)
         if self._per_row is not None:
-            rows = min(rows, int(self._stall * self._decode / self._per_row))
+            stall = min(self._stall * max(1.0, reading / generating), _MOST_STALL)
+            rows = min(rows, int(stall * decode / self._per_row))
         return max(rows, 1)
 
     def record(self, generating: int, prompt_rows: int, seconds: float) -> None:
         """Take note of a step's time."""
+        decode = self._decode.get(generating)
         if generating and prompt_rows == 0:
-            self._decode = _blend(self._decode, seconds)
+            self._decode[generating] = _blend(decode, seconds)
             self._since_measured = 0
-        elif generating and self._decode is not None:
-            extra = max(seconds - self._decode, 1e-7) / prompt_rows
+        elif generating and decode is not None:
+            extra = max(seconds - decode, 1e-7) / prompt_rows
             # A slower row counts at once: waiting too long is worse than reading slowly.
             blended = _blend(self._per_row, extra)
             self._per_row = max(blended, extra) if extra > 2 * blended else blended

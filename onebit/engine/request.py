@@ -179,7 +179,8 @@ class EngineLimits:
     """Most prompt rows in a step. While other sequences generate, fewer (see `stall`)."""
     stall: float = 1.5
     """Most time that prompt rows may add to a step in which sequences generate, as a multiple of
-    the time of a step without them. The time between their tokens stays within 1 + stall."""
+    the time of a step without them; more, but never over 3.5, when more sequences wait for their
+    prompt than generate. The time between tokens stays within five plain steps."""
     logit_rows: int = 32
     """Most prompt rows in a step whose logits are wanted for `prompt_logprobs`."""
     prefix_cache: bool = True

@@ -136,7 +136,8 @@ class Scheduler:
 
     def _read_prompts(self, works: dict[Sequence, Work]) -> None:
         generating = len(works)
-        budget = min(self.pace.rows(generating), self._max_rows - generating)
+        reading = len(self.running) - generating
+        budget = min(self.pace.rows(generating, reading), self._max_rows - generating)
         logit_rows = self._logit_rows
         ahead: list[Sequence] = []
         for sequence in tuple(self.running):
