@@ -142,6 +142,11 @@ void Program::seal() {
     tasks_.reserve(max_rows * static_cast<size_t>(kv_heads) * 16 +
                    split * static_cast<size_t>(segments_));
     timings_.resize(list_.size());
+    next_linear_.assign(list_.size(), nullptr);
+    for (size_t i = list_.size(); i-- > 1;) {
+        const auto* linear = std::get_if<LinearPhase>(&list_[i].body);
+        next_linear_[i - 1] = linear != nullptr ? linear : next_linear_[i];
+    }
 }
 
 void Program::time_phases(bool on) {
@@ -237,6 +242,13 @@ void Program::work(int index, int first, int last, int thread) {
         const auto& body = std::get<AttentionPhase>(phase.body);
         for (int i = first; i < last; ++i) attention(body, tasks_[static_cast<size_t>(i)], scratch);
     }
+}
+
+// The weights of the next linear phase do not depend on what others still compute.
+void Program::idle(int index, int thread) {
+    const LinearPhase* next = next_linear_[static_cast<size_t>(index)];
+    if (next == nullptr) return;
+    fetch_strip(*next, share_begin(linear_units(*next), thread, pool_.threads()));
 }
 
 }  // namespace onebit

@@ -30,6 +30,8 @@ inline constexpr int kSerialRows = 2;
 // lines of their keys, so they stay on one thread.
 inline constexpr int kRowsPerUnit = 16;
 inline constexpr int kManyRows = 64;
+// What a thread that waits fetches of the weights it will need next, at most.
+inline constexpr size_t kIdleBytes = 16384;
 
 struct ProgramShape {
     int max_rows;
@@ -195,6 +197,7 @@ class Program final : Phases {
     int count() const override { return static_cast<int>(list_.size()); }
     int begin(int phase) override;
     void work(int phase, int first, int last, int thread) override;
+    void idle(int phase, int thread) override;
 
     void check(const Batch& batch) const;
     void check_pages(const Batch& batch, int row) const;
@@ -211,6 +214,7 @@ class Program final : Phases {
 
     int linear_units(const LinearPhase& phase) const;
     void linear(const LinearPhase& phase, int first, int last, int rows, Scratch& scratch);
+    void fetch_strip(const LinearPhase& phase, int strip) const;
     void linear_piece(const Piece& piece, int first, int last, int rows, float* y, ptrdiff_t ldy,
                       Scratch& scratch);
     void linear_fused(const LinearPhase& phase, int first, int last, int rows, Scratch& scratch);
@@ -243,6 +247,7 @@ class Program final : Phases {
     std::vector<RopeTable> ropes_;
     std::vector<KvLayer> kv_layers_;
     std::vector<Phase> list_;
+    std::vector<const LinearPhase*> next_linear_;  // after each phase; null when there is none
     std::vector<Scratch> scratch_;
     Mapping arena_;
     Mapping packed_[3];

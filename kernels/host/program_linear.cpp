@@ -51,6 +51,21 @@ void Program::linear(const LinearPhase& phase, int first, int last, int rows, Sc
     }
 }
 
+void Program::fetch_strip(const LinearPhase& phase, int strip) const {
+    for (const Piece& piece : phase.pieces) {
+        const Weight& weight = weights_[static_cast<size_t>(piece.weight)];
+        const int strips = strip_count(weight.rows);
+        if (strip >= strips) {
+            strip -= strips;
+            continue;
+        }
+        const Weight rest = from_strip(weight, strip);
+        const size_t bytes = std::min(weight_bytes(rest), kIdleBytes);
+        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(rest.data + i, 0, 2);
+        return;
+    }
+}
+
 void Program::linear_piece(const Piece& piece, int first, int last, int rows, float* y,
                            ptrdiff_t ldy, Scratch& scratch) {
     const Weight& weight = weights_[static_cast<size_t>(piece.weight)];

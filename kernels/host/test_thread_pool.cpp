@@ -35,6 +35,10 @@ class Steps final : public onebit::Phases {
         for (int i = first; i < last; ++i) ++cells_[static_cast<size_t>(i)];
     }
 
+    void idle(int phase, int thread) override {
+        expect(phase < phases_ && thread >= 0, "a thread idles in a phase");
+    }
+
     void check() const {
         expect(begun_ == phases_, "all phases begin");
         for (const int cell : cells_) expect(cell == worked_, "every unit runs once");

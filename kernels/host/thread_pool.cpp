@@ -21,6 +21,10 @@ inline void relax() {
 #endif
 }
 
+inline uint64_t joined(int first, int last) {
+    return static_cast<uint64_t>(last) << 32U | static_cast<uint32_t>(first);
+}
+
 // Waits until `value` differs from `old` and returns it.
 template <typename T>
 T wait_change(const std::atomic<T>& value, T old) {
@@ -53,10 +57,11 @@ void ThreadPool::run(Phases& phases) {
     count_ = phases.count();
     if (count_ > capacity_) {
         counters_ = std::make_unique<Counter[]>(static_cast<size_t>(count_));
+        shares_ = std::make_unique<Share[]>(static_cast<size_t>(count_) *
+                                            static_cast<size_t>(threads()));
         capacity_ = count_;
     }
     for (int i = 0; i < count_; ++i) {
-        counters_[static_cast<size_t>(i)].next.store(0, std::memory_order_relaxed);
         counters_[static_cast<size_t>(i)].done.store(0, std::memory_order_relaxed);
     }
     phases_ = &phases;
@@ -98,25 +103,43 @@ void ThreadPool::walk(int thread) {
         int first = 0;
         int last = 0;
         bool finished = false;
-        while (take(counter, first, last)) {
+        while (take(phase, thread, first, last)) {
             phases_->work(phase, first, last, thread);
             const int taken = last - first;
             finished =
                 counter.done.fetch_add(taken, std::memory_order_acq_rel) + taken == counter.units;
         }
-        if (finished) advance(phase);
-        phase = finished ? phase_.load(std::memory_order_acquire) : wait_change(phase_, phase);
+        if (finished) {
+            advance(phase);
+            phase = phase_.load(std::memory_order_acquire);
+        } else {
+            phases_->idle(phase, thread);
+            phase = wait_change(phase_, phase);
+        }
     }
 }
 
-bool ThreadPool::take(Counter& counter, int& first, int& last) const {
-    first = counter.next.load(std::memory_order_relaxed);
-    do {
-        const int left = counter.units - first;
-        if (left <= 0) return false;
-        last = first + std::max(1, left / (2 * threads()));
-    } while (!counter.next.compare_exchange_weak(first, last, std::memory_order_relaxed));
-    return true;
+bool ThreadPool::take(int phase, int thread, int& first, int& last) {
+    for (int i = 0; i < threads(); ++i) {
+        std::atomic<uint64_t>& left = share(phase, (thread + i) % threads()).left;
+        uint64_t now = left.load(std::memory_order_relaxed);
+        uint64_t then = 0;
+        do {
+            first = static_cast<int>(now & 0xffffffffU);
+            last = static_cast<int>(now >> 32U);
+            if (first >= last) break;
+            const int taken = std::max(1, (last - first) / 2);
+            if (i == 0) {
+                then = joined(first + taken, last);
+                last = first + taken;
+            } else {
+                then = joined(first, last - taken);
+                first = last - taken;
+            }
+        } while (!left.compare_exchange_weak(now, then, std::memory_order_relaxed));
+        if (first < last) return true;
+    }
+    return false;
 }
 
 void ThreadPool::advance(int phase) {
@@ -125,6 +148,11 @@ void ThreadPool::advance(int phase) {
         units = phases_->begin(phase);
         if (units > 0) {
             counters_[static_cast<size_t>(phase)].units = units;
+            for (int i = 0; i < threads(); ++i) {
+                const uint64_t all = joined(share_begin(units, i, threads()),
+                                            share_begin(units, i + 1, threads()));
+                share(phase, i).left.store(all, std::memory_order_relaxed);
+            }
             break;
         }
     }

@@ -1,9 +1,10 @@
 // A small thread pool for programs made of phases.
 //
 // A phase is a number of equal units of work; the next phase begins when all units of the last
-// one are done. Threads take units in chunks that shrink towards the phase's end. A phase ends
-// when its work is done, not when every thread has come: a thread that the system has paused
-// between two chunks holds up nobody. Waiting threads spin for a moment, then sleep.
+// one are done. Every thread has a share of neighbouring units, the same for phases of as many
+// units, and takes them in chunks that shrink; once through, it takes from the end of others'. A
+// phase ends when its work is done, not when every thread has come: a thread that the system has
+// paused between two chunks holds up nobody. Waiting threads spin for a moment, then sleep.
 #pragma once
 
 #include <atomic>
@@ -29,7 +30,16 @@ class Phases {
 
     // Does units [first, last) of the phase. `thread` is 0 .. threads - 1.
     virtual void work(int phase, int first, int last, int thread) = 0;
+
+    // Called when `thread` finds no more units of the phase, while others may still be at work: a
+    // moment to prepare what comes, without waiting for anything.
+    virtual void idle(int /*phase*/, int /*thread*/) {}
 };
+
+// The first unit of `thread`'s share of `units`; share `threads` begins at their end.
+inline int share_begin(int units, int thread, int threads) {
+    return static_cast<int>(static_cast<int64_t>(units) * thread / threads);
+}
 
 class ThreadPool {
   public:
@@ -46,18 +56,26 @@ class ThreadPool {
 
   private:
     struct alignas(64) Counter {
-        std::atomic<int> next{0};  // first unit nobody has taken
         std::atomic<int> done{0};
         int units = 0;  // written before the phase is published
+    };
+    // What nobody has taken of a thread's share: the first unit, and the end in the upper half.
+    struct alignas(64) Share {
+        std::atomic<uint64_t> left{0};
     };
 
     void worker(int thread);
     void walk(int thread);
-    bool take(Counter& counter, int& first, int& last) const;
+    bool take(int phase, int thread, int& first, int& last);
+    Share& share(int phase, int thread) {
+        return shares_[static_cast<size_t>(phase) * static_cast<size_t>(threads()) +
+                       static_cast<size_t>(thread)];
+    }
     void advance(int phase);
 
     std::vector<std::thread> workers_;
     std::unique_ptr<Counter[]> counters_;
+    std::unique_ptr<Share[]> shares_;  // [phase][thread]
     int capacity_ = 0;
     Phases* phases_ = nullptr;
     int count_ = 0;
