@@ -38,6 +38,12 @@ class ApiConfig(Section):
         default=False,
         description="Refuse unknown request fields instead of naming them in a reply header.",
     )
+    slots: Annotated[bool, Honoured(flag="--slots")] = Field(
+        default=True, description="Whether /slots tells how many places are taken."
+    )
+    metrics: Annotated[bool, Honoured(flag="--metrics")] = Field(
+        default=True, description="Whether /metrics gives Prometheus' text."
+    )
     body_timeout: Annotated[float, Honoured(unit="seconds")] = Field(
         default=30, gt=0, le=3600, description="A request body must have arrived within this."
     )

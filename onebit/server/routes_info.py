@@ -110,10 +110,22 @@ async def props(request: Request[Any, Any, Any]) -> ASGIApp:
     )
 
 
+def _require_on(on: bool, name: str) -> None:
+    """Raise ApiError 501 for a route that the config switched off."""
+    if not on:
+        raise ApiError(
+            501,
+            f"/{name} is switched off on this server (api.{name}: false, --no-{name}).",
+            code="not_supported",
+        )
+
+
 @get(["/slots", "/v1/slots"])
 async def slots(request: Request[Any, Any, Any]) -> ASGIApp:
     """List the places for sequences; which one a sequence has is of no meaning here."""
-    served = Context.of(request).state.require()
+    context = Context.of(request)
+    _require_on(context.api.slots, "slots")
+    served = context.state.require()
     running = served.engine.stats().running
     return JsonReply(
         [
@@ -137,7 +149,9 @@ async def slot_action(request: Request[Any, Any, Any]) -> ASGIApp:
 @get(["/metrics"])
 async def metrics(request: Request[Any, Any, Any]) -> ASGIApp:
     """Give all metrics in Prometheus' text format."""
-    text = Context.of(request).metrics.text()
+    context = Context.of(request)
+    _require_on(context.api.metrics, "metrics")
+    text = context.metrics.text()
 
     async def reply(_scope: Scope, _receive: Receive, send: Send) -> None:
         kind = "text/plain; version=0.0.4; charset=utf-8"

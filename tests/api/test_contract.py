@@ -5,7 +5,8 @@ child that serves text (what Lemonade does by itself, embeddings, reranking, inf
 the last four are refused by name), or are kept otherwise on purpose:
 
 - cached tokens of a repeated prompt: whole pages of 32, not the prompt less one token;
-- `echo` and `best_of` work, where llama-server refuses them; `/metrics` and `/slots` are never off;
+- `echo` and `best_of` work, where llama-server refuses them;
+- `/metrics` and `/slots` are on unless the config switches them off;
 - Anthropic's `/v1/messages`, optional there, is refused by name.
 """
 

@@ -43,6 +43,8 @@ SET: dict[str, Any] = {
     "api.max_body": 4096,
     "api.model_mismatch": "accept",
     "api.strict_requests": True,
+    "api.slots": False,
+    "api.metrics": False,
     "api.body_timeout": 3,
     "api.idle_timeout": 3,
     "router.laya_model": "laya",

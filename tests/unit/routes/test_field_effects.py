@@ -320,6 +320,16 @@ def _strict(case: Case) -> None:
     assert ask(case, {"api__strict_requests": True}, json=body).status_code == 400
 
 
+def _route_switch(name: str) -> Callable[[Case], None]:
+    def check(case: Case) -> None:
+        assert ask(case, {}, method="GET", url=f"/{name}").status_code == 200
+        reply = ask(case, {f"api__{name}": False}, method="GET", url=f"/{name}")
+        assert reply.status_code == 501
+        assert f"api.{name}" in reply.json()["error"]["message"]
+
+    return check
+
+
 def _body_timeout(case: Case) -> None:
     async def slow() -> Any:
         yield json.dumps(BODY).encode()[:5]
@@ -397,6 +407,8 @@ PROOFS: dict[str, Callable[[Case], None]] = {
     "api.max_body": _max_body,
     "api.model_mismatch": _mismatch,
     "api.strict_requests": _strict,
+    "api.slots": _route_switch("slots"),
+    "api.metrics": _route_switch("metrics"),
     "api.body_timeout": _body_timeout,
     "api.idle_timeout": _idle_timeout,
     "shutdown.grace": _grace,
