@@ -31,11 +31,10 @@ def patch(directory: Path, name: str, change: Patch) -> None:
     container = Container.open(directory / "model.q4nx")
     entry = container.entries[name]
     container.close()
-    raw = bytearray((directory / "model.q4nx").read_bytes())
-    data = np.frombuffer(bytes(raw[entry.begin : entry.end]), np.uint8).copy()
+    raw = np.memmap(directory / "model.q4nx", np.uint8, mode="r+")
+    data = np.array(raw[entry.begin : entry.end])
     change(data)
-    raw[entry.begin : entry.end] = data.tobytes()
-    (directory / "model.q4nx").write_bytes(raw)
+    raw[entry.begin : entry.end] = data
 
 
 @pytest.mark.parametrize("family", sorted(TINY_CONFIGS))
